@@ -76,7 +76,8 @@ pub enum ErrorKind {
     /// commit or drop one of them, then repeat the call; or open the pool with more
     /// [`transaction_memory`](crate::PoolOptions::transaction_memory).
     NoMemory,
-    /// This kind of file, or this filesystem, has no such operation.
+    /// This kind of file, or this filesystem, has no such operation; or another version of Warpfire made the
+    /// pool, and this one cannot read it.
     Unsupported,
     /// None of the above, such as renaming the root, or a commit with an unknown outcome.
     /// [`errno`](Error::errno) and the text say more.
@@ -340,9 +341,11 @@ impl From<DeviceSetError> for Error {
             DeviceSetError::MayBeOlder { .. } => not_a_pool().with_hint(
                 "name these devices too; if they are lost, 'mount --degraded' or 'scrub --degraded' goes on without them for good",
             ),
-            DeviceSetError::Unsupported { .. } => not_a_pool().with_hint(
-                "copy its files with the version of Warpfire that made it, and make a new pool with this one",
-            ),
+            DeviceSetError::Unsupported { .. } => {
+                Error::new(ErrorKind::Unsupported, Errno::OPNOTSUPP.raw_os_error(), message).with_hint(
+                    "copy its files with the version of warpfire that made it, and make a new pool with this one",
+                )
+            }
             DeviceSetError::WriteFeatures { .. } => {
                 not_a_pool().with_hint("open it to read only, or take a newer version of Warpfire")
             }

@@ -55,7 +55,7 @@ pub struct DeviceHealth {
 pub struct ScrubOutcome {
     /// Its end.
     pub ended: Timestamp,
-    /// Segments in which something did not verify.
+    /// Segments in which something did not verify, or with less redundancy than the devices allowed.
     pub damaged_segments: u64,
     /// Segments among them that could not be repaired.
     pub unrepaired_segments: u64,
@@ -139,7 +139,7 @@ impl HealthBook {
         before.more_damaged_files = 0;
         before.scrub = Some(LastScrub {
             ended_seconds: ended.seconds,
-            damaged_segments: scrub.damaged_segments,
+            damaged_segments: scrub.damaged_segments + scrub.weak_segments,
             unrepaired_segments: scrub.unrepaired_segments,
             lost_devices: scrub.lost_devices as u64,
             bad_blocks,

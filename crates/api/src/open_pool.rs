@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use warpfire_env::{Clock, Device, MachineMemory, SystemClock, SystemRandom};
+use warpfire_format::log_state;
 use warpfire_fs::{AtimeMode, Fs, FsOptions, FsSchema};
 use warpfire_log::{Log, LogStore, RecoveredLog};
 use warpfire_meta::{Background, EngineOptions, MemoryLimits};
-use warpfire_pool::{CreateOptions, DeviceState, Pool};
+use warpfire_pool::{CreateOptions, DeviceSetError, DeviceState, Pool};
 use warpfire_units::DeviceIndex;
 
 use crate::cache_size;
@@ -67,6 +68,10 @@ impl OpenPool {
             _ => Pool::open(devices, &SystemRandom),
         };
         let (pool, root) = opened?;
+        if let Some(found) = log_state::unsupported(&root.payload) {
+            let device = pool.status().devices.into_iter().find_map(|device| device.name);
+            return Err(DeviceSetError::Unsupported { device: device.unwrap_or_default(), found }.into());
+        }
         let (log, recovered) = Log::open(pool.clone(), &root)?;
         OpenPool::over(engine(log, recovered, mode)?, pool, mode)
     }

@@ -1,5 +1,6 @@
 //! Scrub: reads the whole pool, and repairs damage while parity can still reconstruct it.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use warpfire_log::LogStore;
@@ -21,8 +22,13 @@ pub struct ScrubReport {
     pub damaged_segments: u64,
     /// The numbers of these segments, before their repair. Files, or garbage only, may have bytes in them.
     pub damaged: Vec<u64>,
-    /// Damaged segments that could not be repaired: more is lost than parity covers, or there is no room to
-    /// move the rest. Counted at the end of the scrub.
+    /// Other segments with less redundancy than the devices allow: they were written, or lost a column, while
+    /// devices were away.
+    pub weak_segments: u64,
+    /// The numbers of these segments, before they are rewritten.
+    pub weak: Vec<u64>,
+    /// Damaged and weak segments that could not be repaired: more is lost than parity covers, or there is no
+    /// room to move the rest. Counted at the end of the scrub.
     pub unrepaired_segments: u64,
     /// The numbers of these segments.
     pub unrepaired: Vec<u64>,
@@ -31,7 +37,7 @@ pub struct ScrubReport {
 }
 
 impl ScrubReport {
-    /// Whether all data was read from all devices, and everything that was damaged has full parity again.
+    /// Whether all data was read from all devices, and everything has full parity.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.segments_left == 0 && self.unrepaired_segments == 0 && self.lost_devices == 0
@@ -40,6 +46,7 @@ impl ScrubReport {
 
 impl Warpfire {
     /// Reads all live segments, parity too. What does not verify is reconstructed and written elsewhere.
+    /// Segments with less redundancy than the devices allow are rewritten.
     /// `progress` is called after each segment. It may wait, to bound the rate. With `Break` it ends the
     /// scrub: the report has the number of segments that are left, background work repairs the damage, and
     /// the pool does not remember the scrub. Other calls may run at the same time; the scrub does not read
@@ -80,6 +87,8 @@ impl Warpfire {
         self.sync()?;
         engine.flush()?;
         let mut scrub = ScrubReport::default();
+        // Background work may rewrite them while the scrub reads.
+        let mut weak = engine.log().damaged()?;
         let mut after = None;
         while let Some(step) = engine.scrub_step(after)? {
             scrub.segments += 1;
@@ -94,6 +103,10 @@ impl Warpfire {
             }
             after = Some(step.segment);
         }
+        weak.extend(engine.log().damaged()?);
+        let weak: BTreeSet<u64> = weak.iter().map(|segment| segment.get()).collect();
+        scrub.weak = weak.into_iter().filter(|segment| !scrub.damaged.contains(segment)).collect();
+        scrub.weak_segments = scrub.weak.len() as u64;
         Ok(scrub)
     }
 
@@ -112,7 +125,6 @@ impl Warpfire {
         let stats = self.stats();
         scrub.unrepaired = engine.log().damaged()?.iter().map(|segment| segment.get()).collect();
         scrub.unrepaired_segments = scrub.unrepaired.len() as u64;
-        scrub.damaged_segments = scrub.damaged_segments.max(scrub.unrepaired_segments);
         scrub.lost_devices = stats.lost_devices();
         self.shared.health.take_scrub(&scrub, &stats);
         self.shared.health.store(&self.shared.open_pool)?;

@@ -20,12 +20,16 @@ pub enum FindingCode {
     DeviceMismatch = 505,
     /// The log's state in the root does not decode.
     LogState = 506,
+    /// Stripes of a later session than that of every root: newer roots are lost.
+    NewerSession = 507,
     /// A zone that belongs to two segments.
     ZoneTwice = 510,
     /// A zone or device that does not exist.
     ZoneOutside = 511,
     /// Stripes that do not fit into their zones.
     SegmentTooLong = 512,
+    /// A stripe with fewer parity columns than the present devices allow.
+    StripeNarrow = 513,
     /// A stripe header that does not verify.
     HeaderDamaged = 520,
     /// A stripe header that verifies but belongs to another write.

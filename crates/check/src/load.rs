@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warpfire_env::Device;
-use warpfire_format::log_state::LogState;
+use warpfire_env::{AlignedBuf, Device};
+use warpfire_format::log_state::{self, LogState};
 use warpfire_format::root::{DeviceEntry, DeviceUse, RootHeader};
-use warpfire_units::{DeviceIndex, SegmentId};
+use warpfire_format::stripe::StripeHeader;
+use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
 use crate::code::FindingCode;
 use crate::log::replay;
@@ -44,6 +45,9 @@ pub(crate) fn load(
     // A damaged body leaves its header in the list, so only whole roots are counted.
     totals.roots = roots.records.iter().flat_map(|(_, r)| r).filter(|r| r.body_good).count() as u64;
     let media = Media::new(roots.newest.pool, roots.newest.zone_blocks, roots.devices);
+    if let Some(found) = log_state::unsupported(&roots.payload) {
+        return Err(CheckError::OtherVersion(found));
+    }
     let (state, client) = LogState::decode(&roots.payload).map_err(|e| CheckError::NoState(e.to_string()))?;
     let replayed = replay(&media, &state, totals, findings);
     let (manifest, commits) = split_records(client, replayed.records, findings);
@@ -62,7 +66,41 @@ pub(crate) fn load(
     Ok(loaded)
 }
 
+/// Looks for stripes of a later session than that of every root. A session makes its first root durable
+/// before it writes a stripe, so such a stripe proves that newer roots are lost.
+pub(crate) fn check_newer_sessions(loaded: &LoadedPool, findings: &Findings) {
+    let (media, table) = (&loaded.media, &loaded.table);
+    let epochs = loaded.records.iter().flat_map(|(_, roots)| roots).map(|root| root.header.epoch);
+    let epoch_max = epochs.max().unwrap_or_default();
+    let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+    for (index, entry) in (0u16..).map(DeviceIndex).zip(table).filter(|(n, _)| media.is_present(*n)) {
+        let newer = (2..entry.zones).filter_map(|zone| {
+            // A block that cannot be read is a finding of the stage that needs it.
+            let is_read = media.read_one(index, ZoneIndex(zone), 0, &mut block);
+            let identity = StripeHeader::decode(&block).ok().filter(|_| is_read)?.header.identity;
+            (identity.pool == media.pool && identity.epoch > epoch_max).then_some(identity.epoch)
+        });
+        if let Some(epoch) = newer.max() {
+            let message = format_args!(
+                "holds data of session {epoch}, and the newest root is of session {epoch_max}: newer roots are \
+                 lost, and this is an older state of the pool"
+            );
+            findings.error(FindingCode::NewerSession, index, message);
+        }
+    }
+}
+
 impl LoadedPool {
+    /// The parity columns of a new bulk segment: as many as the pool has parity, if there are devices for
+    /// them.
+    pub(crate) fn parity_of_new(&self) -> u8 {
+        let takes_columns = |(index, entry): &(DeviceIndex, &DeviceEntry)| {
+            entry.state != DeviceUse::Gone && !entry.is_leaving && self.media.is_present(*index)
+        };
+        let devices = (0u16..).map(DeviceIndex).zip(&self.table).filter(takes_columns).count();
+        u8::try_from(devices.saturating_sub(1)).unwrap_or(u8::MAX).min(self.root.parity)
+    }
+
     /// Checks that every zone exists and belongs to at most one segment, and that every segment fits its
     /// zones.
     fn check_zones(&mut self, totals: &mut Totals, findings: &Findings) {

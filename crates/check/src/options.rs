@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use warpfire_env::{Clock, SystemClock};
+use warpfire_format::root::Unsupported;
 
 /// Options of a check.
 #[derive(Clone)]
@@ -79,6 +80,9 @@ pub enum CheckError {
     /// No device holds a valid root: the devices are not a pool, or their first two zones are destroyed.
     #[error("none of the devices holds a pool: {0}")]
     NoPool(String),
+    /// Another version of warpfire made the pool.
+    #[error("the pool {0}")]
+    OtherVersion(Unsupported),
     /// The payload of the newest root does not decode.
     #[error("the pool's newest root is unusable: {0}")]
     NoState(String),

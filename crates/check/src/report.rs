@@ -209,7 +209,7 @@ impl Findings {
         self.add(Severity::Error, code, &place, &message);
     }
 
-    fn add(
+    pub(crate) fn add(
         &self,
         severity: Severity,
         code: FindingCode,

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use warpfire_env::Device;
 use warpfire_format::segment::SegmentKind;
 
+use crate::code::FindingCode;
 use crate::damage::{DamageLedger, DamagedFiles, FileNamer};
-use crate::load::{LoadedPool, load};
+use crate::load::{LoadedPool, check_newer_sessions, load};
 use crate::media::{CheckedSegment, SliceReader, StripeVerifier};
 use crate::names;
 use crate::options::{CheckError, CheckOptions, CheckPhase, CheckProgress};
@@ -27,6 +28,7 @@ pub fn check(devices: &[Arc<dyn Device>], options: &CheckOptions) -> Result<Chec
     let began = options.clock.monotonic_nanos();
     report_progress(options, CheckPhase::Log, 0, 1);
     let mut loaded = load(devices, &mut totals, &findings)?;
+    check_newer_sessions(&loaded, &findings);
     report_progress(options, CheckPhase::Log, 1, 1);
     // Stripes come before names: they say which bytes of each segment are payload, and pointers must name
     // payload.
@@ -105,6 +107,7 @@ impl StripesStage {
         findings: &Findings,
     ) -> bool {
         let done = self.segments_done;
+        let parity_of_new = loaded.parity_of_new();
         for segment in loaded.chain.iter_mut().chain(loaded.segments.values_mut()).skip(done) {
             if ledger.bytes() > options.max_memory_bytes / 4 {
                 return false;
@@ -116,6 +119,7 @@ impl StripesStage {
             let id = segment.descriptor.id.get();
             let data = options.data && options.only.as_ref().is_none_or(|only| only.contains(&id));
             let places: Vec<_> = segment.stripes().collect();
+            let is_narrow = data && !is_log && segment.descriptor.parity < parity_of_new;
             for place in places {
                 let found = Findings::default();
                 let d = &segment.descriptor;
@@ -123,7 +127,14 @@ impl StripesStage {
                 if let Some(header) = verdict.header.take_if(|_| !is_log) {
                     segment.note_payload(place, header.payload_bytes);
                 }
-                if verdict.bad_headers > 0 || !verdict.bad_rows.is_empty() {
+                verdict.is_narrow = is_narrow;
+                if is_narrow {
+                    let at = format!("{} stripe {}", segment.descriptor.id, place.stripe);
+                    let columns = segment.descriptor.parity;
+                    let message = format_args!("has parity {columns}, and the devices allow {parity_of_new}");
+                    found.repairable(FindingCode::StripeNarrow, at, message);
+                }
+                if verdict.bad_headers > 0 || !verdict.bad_rows.is_empty() || is_narrow {
                     let is_needed = is_log && place.stripe >= unread;
                     ledger.add(segment, place, verdict, (data, is_needed), found);
                 } else if !found.is_empty() {

@@ -99,6 +99,17 @@ impl PoolName {
         }
     }
 
+    /// As [`mountpoint`](PoolName::mountpoint), also for a directory below it.
+    #[must_use]
+    pub fn mountpoint_around(&self) -> Option<PathBuf> {
+        let (mountpoint, _) = self.mountpoint().unzip();
+        mountpoint.or_else(|| {
+            let directory = PathBuf::from(self.words().ok()?);
+            let is_pool = !directory.is_dir() || images_in(&directory).is_ok();
+            if is_pool { None } else { mountpoint_of(&directory) }
+        })
+    }
+
     /// Whether paths in both lead to the same files. One pool can be mounted at two places.
     #[must_use]
     pub fn is_same(&self, other: &PoolName) -> bool {
@@ -314,6 +325,12 @@ impl Location {
         name.push(path);
         name
     }
+}
+
+/// The directory of the mounted pool that a local path leads into, by its name; `None` if it leads into none.
+#[must_use]
+pub fn mountpoint_of(local: &Path) -> Option<PathBuf> {
+    mountpoint_around(&resolved(local, LastLink::Kept)?)
 }
 
 /// The filesystem of the pool that is mounted at a directory, if it shows all of the pool.

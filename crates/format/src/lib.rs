@@ -26,6 +26,7 @@ pub mod root;
 pub mod segment;
 pub mod stripe;
 pub mod table;
+mod unsupported;
 mod varint;
 
 pub use decode::{Corrupt, FieldErrors, Reader};

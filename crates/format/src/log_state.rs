@@ -24,11 +24,12 @@
 
 use warpfire_units::SegmentId;
 
+use crate::root::Unsupported;
 use crate::segment::{SegmentDescriptor, SegmentKind};
 use crate::{Corrupt, FieldErrors, Reader};
 
 const MAGIC: [u8; 4] = *b"WfLg";
-const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 2;
 
 const SHORT: Corrupt = Corrupt::new(240, "log state ends early");
 const MAGIC_BAD: Corrupt = Corrupt::new(241, "not a log state");
@@ -38,6 +39,15 @@ const PADDING: Corrupt = Corrupt::new(244, "log state padding is not zero");
 const TABLE: Corrupt = Corrupt::new(245, "log state with an impossible segment");
 
 static FIELDS: FieldErrors = FieldErrors::all(SHORT);
+
+/// Whether the payload of a root is a log state of another version.
+#[must_use]
+pub fn unsupported(payload: &[u8]) -> Option<Unsupported> {
+    let mut c = Reader::new(payload, &FIELDS);
+    let is_log_state = c.array().ok()? == MAGIC;
+    let version = c.u16().ok()?;
+    (is_log_state && version != VERSION).then_some(Unsupported::LogState(version))
+}
 
 /// The log state, without the client's state that follows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -209,6 +219,9 @@ mod tests {
         ];
         assert_eq!(bytes[..72], golden);
         assert_eq!(LogState::decode(&bytes), Ok((sample(), &b"client"[..])));
+        assert_eq!(unsupported(&bytes), None);
+        let other = [&bytes[..4], &[3], &bytes[5..]].concat();
+        assert_eq!(unsupported(&other), Some(Unsupported::LogState(3)));
     }
 
     #[test]

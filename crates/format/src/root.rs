@@ -38,12 +38,13 @@
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, PARITY_MAX};
 
 pub use crate::pool_label::PoolLabel;
+pub use crate::unsupported::{FeatureBits, Unsupported};
 
 use crate::decode::only_zeroes;
 use crate::{Corrupt, FieldErrors, Reader, Uuid, crc32c};
 
 const MAGIC: [u8; 4] = *b"WfRt";
-const VERSION: u8 = 2;
+pub(crate) const VERSION: u8 = 2;
 const ENTRY_BYTES: usize = 64;
 
 /// Earlier sessions that a root names, at most.
@@ -137,15 +138,6 @@ pub struct DeviceEntry {
     /// The newest session of which the device is known to hold a root, and the newest root that this session
     /// wrote while it wrote the device. The device may hold an older one.
     pub seen: RootPoint,
-}
-
-/// Why this version cannot read a root that is not damaged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unsupported {
-    /// The root has another format version.
-    Version(u8),
-    /// The root needs features with these bits, which this version does not know.
-    Features(u64),
 }
 
 /// Whether an intact root header is of a pool that this version cannot read.

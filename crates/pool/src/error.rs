@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use warpfire_env::DeviceError;
-use warpfire_format::root::Unsupported;
+use warpfire_format::root::{FeatureBits, Unsupported};
 use warpfire_format::{Corrupt, Uuid};
 use warpfire_units::{DeviceIndex, SegmentId, SlicePtr};
 
@@ -160,7 +160,7 @@ pub enum DeviceSetError {
         missing: Vec<(DeviceIndex, Uuid)>,
     },
     /// The device belongs to a pool that this version cannot read.
-    #[error("{device} belongs to a pool {}", Needs(found))]
+    #[error("the pool of {device} {found}")]
     Unsupported {
         /// Its name.
         device: String,
@@ -168,7 +168,7 @@ pub enum DeviceSetError {
         found: Unsupported,
     },
     /// The pool has features that a writer has to know. Reading it is possible.
-    #[error("the pool needs features that this version cannot write: {}", Bits(*features))]
+    #[error("the pool needs features that this version cannot write: {}", FeatureBits(*features))]
     WriteFeatures {
         /// The unknown features, one bit each.
         features: u64,
@@ -197,35 +197,6 @@ impl DeviceSetError {
 /// `1 device is` or `3 devices are`.
 fn devices_are(count: usize) -> String {
     if count == 1 { "1 device is".to_owned() } else { format!("{count} devices are") }
-}
-
-/// What a pool needs that this version lacks.
-struct Needs<'a>(&'a Unsupported);
-
-impl fmt::Display for Needs<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Unsupported::Version(version) => {
-                write!(f, "in format {version}, and this version of Warpfire reads format 2 only")
-            }
-            Unsupported::Features(bits) => {
-                write!(f, "with features that this version does not know: {}", Bits(*bits))
-            }
-        }
-    }
-}
-
-/// The numbers of the bits that are set.
-struct Bits(u64);
-
-impl fmt::Display for Bits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let set = (0..u64::BITS).filter(|bit| (self.0 >> bit) & 1 == 1);
-        for (n, bit) in set.enumerate() {
-            write!(f, "{}{bit}", if n == 0 { "" } else { ", " })?;
-        }
-        Ok(())
-    }
 }
 
 struct NameList<'a>(&'a [(DeviceIndex, Uuid)]);

@@ -37,7 +37,7 @@ fn a_pool_of_format_1_is_refused_by_name() {
     let image = std::fs::read_to_string(file("format-1.image")).expect("the image is there");
     let world = read_image(&image).expect("the image is whole");
     let refused = SHAPE.open(&world).map(|_| ()).expect_err("another format").to_string();
-    assert!(refused.contains("belongs to a pool in format 1"), "{refused}");
+    assert!(refused.contains("made by another version of warpfire: its roots have format 1"), "{refused}");
 }
 
 #[test]

@@ -26,6 +26,8 @@ struct DamagedStripe {
     kind: SegmentKind,
     parity: usize,
     rows: Vec<BadRows>,
+    /// Whether all rows lack a parity column.
+    is_narrow: bool,
     bad_headers: u64,
     /// Whether the totals have the bad blocks of its rows.
     counts_rows: bool,
@@ -81,6 +83,7 @@ impl DamageLedger {
             parity: usize::from(d.parity),
             needs_lost: needs_all && !verdict.readable,
             rows: verdict.bad_rows,
+            is_narrow: verdict.is_narrow,
             bad_headers: verdict.bad_headers,
             counts_rows,
             needed: if needs_all { [u64::MAX; 4] } else { [0; 4] },
@@ -162,6 +165,12 @@ impl DamagedStripe {
             let column = at / column_bytes;
             let start = column * column_bytes;
             let past = to.min(start + column_bytes);
+            if self.is_narrow {
+                for row in (at - start) / BLOCK..(past - start).div_ceil(BLOCK) {
+                    set_bit(&mut self.needed, row);
+                }
+            }
+            let mut sound = at;
             for run in &self.rows {
                 let first = start + u64::from(run.first) * BLOCK;
                 let (a, b) = (at.max(first), past.min(first + u64::from(run.count) * BLOCK));
@@ -174,7 +183,14 @@ impl DamagedStripe {
                     set_bit(&mut self.needed, row);
                 }
                 self.needs_lost |= is_lost;
+                if self.is_narrow && sound < a {
+                    each(sound, a, Loss::Redundancy);
+                }
                 each(a, b, if is_lost { Loss::Bytes } else { Loss::Redundancy });
+                sound = b;
+            }
+            if self.is_narrow && sound < past {
+                each(sound, past, Loss::Redundancy);
             }
             at = past;
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use warpfire_env::{AlignedBuf, Device};
 use warpfire_format::Uuid;
-use warpfire_format::root::{DeviceEntry, DeviceUse, EarlierSession, RootHeader, RootPoint};
+use warpfire_format::root::{DeviceEntry, DeviceUse, EarlierSession, RootHeader, RootPoint, unsupported};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex};
 
 use crate::code::FindingCode;
@@ -62,8 +62,13 @@ pub(crate) fn find_roots(devices: &[Arc<dyn Device>], findings: &Findings) -> Re
             own.or(usual).map_or_else(Vec::new, |blocks| scan(&**d, blocks, &mut remains, findings))
         })
         .collect();
-    let pool = usual_pool(&scans)
-        .ok_or_else(|| CheckError::NoPool("zones 0 and 1 hold no root that verifies".into()))?;
+    let Some(pool) = usual_pool(&scans) else {
+        let mut firsts = devices.iter().filter_map(|device| read(&**device, 0, BLOCK));
+        return Err(match firsts.find_map(|block| unsupported(&block)) {
+            Some(found) => CheckError::OtherVersion(found),
+            None => CheckError::NoPool("zones 0 and 1 hold no root that verifies".into()),
+        });
+    };
     let (newest, table, payload) = newest_root(devices, &scans, pool, findings)?;
     let by_index = place_devices(devices, &scans, &newest, &table, findings);
     if !remains.is_empty() {

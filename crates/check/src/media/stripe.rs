@@ -12,7 +12,7 @@ use warpfire_units::BLOCK_BYTES;
 use super::device::{BlockRead, Media};
 use super::segment::StripePosition;
 use crate::code::FindingCode;
-use crate::report::{Findings, Totals};
+use crate::report::{Findings, Severity, Totals};
 
 /// Rows of one parity computation: 64 KiB of each column.
 const TILE_ROWS: usize = 16;
@@ -31,6 +31,8 @@ pub(crate) struct StripeVerdict {
     pub(crate) readable: bool,
     /// The rows with bad blocks, rising. All rows of a column with a bad header count as bad.
     pub(crate) bad_rows: Vec<BadRows>,
+    /// Whether the segment has fewer parity columns than it could have. All its rows lack redundancy then.
+    pub(crate) is_narrow: bool,
     /// Number of bad headers.
     pub(crate) bad_headers: u64,
 }
@@ -58,7 +60,13 @@ struct StripeColumn<'a> {
     bytes: &'a [u8],
     /// Whether each row is bad. Row 0 follows the header.
     bad: Vec<bool>,
+    /// Rows that were read and do not match their checksums.
+    mismatched: Vec<usize>,
 }
+
+/// Faults of whole columns of a stripe. Their severity is known when all columns are read: faults that parity
+/// covers are repairable.
+type ColumnFaults = Vec<(FindingCode, String, String)>;
 
 /// The identity that the header of a shard must have.
 pub(crate) fn identity_of(media: &Media, d: &SegmentDescriptor, stripe: u32, column: u16) -> StripeIdentity {
@@ -90,17 +98,19 @@ impl StripeVerifier {
         if self.buffers.len() < d.columns.len() || self.buffers.first().is_some_and(|b| b.len() < len) {
             self.buffers = d.columns.iter().map(|_| AlignedBuf::zeroed(len.max(64 * BLOCK_BYTES))).collect();
         }
-        let unread = read_columns(media, d, place, len, &mut self.buffers, findings);
+        let mut faults = ColumnFaults::new();
+        let unread = read_columns(media, d, place, len, &mut self.buffers, &mut faults);
         let mut columns = Vec::with_capacity(d.columns.len());
         for ((number, buffer), unread) in (0u16..).zip(&self.buffers).zip(&unread) {
             let bytes = buffer.get(..len).expect("buffers are made long enough");
-            columns.push(read_header(media, d, place, number, bytes, unread, findings));
+            columns.push(read_header(media, d, place, number, bytes, unread, &mut faults));
         }
-        let header = agree(d, place, &mut columns, findings);
-        check_blocks(media, d, place, &mut columns, totals, findings);
+        let header = agree(d, place, &mut columns, &mut faults);
+        check_blocks(&mut columns, totals);
         let bad_rows = bad_rows(place, &columns);
         let bad_headers = columns.iter().filter(|c| c.header.is_none()).count() as u64;
         let readable = check_losses(media, d, place, &columns, rows, totals, findings);
+        report_columns(media, d, place, &columns, faults, readable, findings);
         // Parity and copies are compared only when every block is good: otherwise the damage would be
         // reported twice.
         let whole = columns.iter().all(|c| c.header.is_some() && !c.bad.iter().any(|bad| *bad));
@@ -111,7 +121,7 @@ impl StripeVerifier {
             }
             check_padding(d, place, rows, &header, &self.buffers, &unread, findings);
         }
-        StripeVerdict { header, readable, bad_rows, bad_headers }
+        StripeVerdict { header, readable, bad_rows, is_narrow: false, bad_headers }
     }
 
     /// Computes the parity again and compares. Every block of the stripe matches its checksum.
@@ -187,7 +197,7 @@ fn read_columns(
     place: StripePosition,
     len: usize,
     buffers: &mut [AlignedBuf],
-    findings: &Findings,
+    faults: &mut ColumnFaults,
 ) -> Vec<Vec<bool>> {
     let mut reads: Vec<BlockRead<'_>> = d
         .columns
@@ -207,7 +217,8 @@ fn read_columns(
             None => vec![true; len / BLOCK_BYTES],
             // The device failed the whole run. Block by block, only its bad blocks fail.
             Some(Err(reason)) => {
-                findings.repairable(FindingCode::ReadFailed, at_block(media, d, place, column, 0), reason);
+                let at = at_block(media, d, place, column, 0);
+                faults.push((FindingCode::ReadFailed, at, reason.to_string()));
                 let blocks = buffer.get_mut(..len).expect("as above").chunks_exact_mut(BLOCK_BYTES);
                 (place.block..).zip(blocks).map(|(b, buf)| !media.read_one(device, zone, b, buf)).collect()
             }
@@ -223,31 +234,37 @@ fn read_header<'a>(
     number: u16,
     bytes: &'a [u8],
     unread: &[bool],
-    findings: &Findings,
+    faults: &mut ColumnFaults,
 ) -> StripeColumn<'a> {
     let (head, body) = bytes.split_at(BLOCK_BYTES);
     let bad: Vec<bool> = unread.iter().skip(1).copied().collect();
-    let nothing = StripeColumn { header: None, crcs: Vec::new(), bytes: body, bad: vec![true; bad.len()] };
+    let nothing = StripeColumn {
+        header: None,
+        crcs: Vec::new(),
+        bytes: body,
+        bad: vec![true; bad.len()],
+        mismatched: Vec::new(),
+    };
     if unread.first() != Some(&false) {
         return nothing;
     }
     let at = || at_block(media, d, place, number, 0);
     match StripeHeader::decode(head) {
         Err(e) => {
-            findings.repairable(FindingCode::HeaderDamaged, at(), e);
+            faults.push((FindingCode::HeaderDamaged, at(), e.to_string()));
             nothing
         }
         Ok(block) if block.header.identity != identity_of(media, d, place.stripe, number) => {
             // The shard counts as lost: its bytes are of another write and must not enter the parity
             // calculation.
             let found = block.header.identity;
-            let message =
-                format_args!("holds {} stripe {} of epoch {}", found.segment, found.stripe, found.epoch);
-            findings.repairable(FindingCode::HeaderForeign, at(), message);
+            let message = format!("holds {} stripe {} of epoch {}", found.segment, found.stripe, found.epoch);
+            faults.push((FindingCode::HeaderForeign, at(), message));
             nothing
         }
         Ok(block) => {
-            StripeColumn { header: Some(block.header), crcs: block.crcs().collect(), bytes: body, bad }
+            let crcs = block.crcs().collect();
+            StripeColumn { header: Some(block.header), crcs, bytes: body, bad, mismatched: Vec::new() }
         }
     }
 }
@@ -257,7 +274,7 @@ fn agree(
     d: &SegmentDescriptor,
     place: StripePosition,
     columns: &mut [StripeColumn<'_>],
-    findings: &Findings,
+    faults: &mut ColumnFaults,
 ) -> Option<StripeHeader> {
     let said: Vec<StripeHeader> = columns.iter().filter_map(|c| c.header).collect();
     let fits = |h: &StripeHeader| h.rows == place.rows;
@@ -270,11 +287,11 @@ fn agree(
     for (number, column) in columns.iter_mut().enumerate() {
         let Some(header) = column.header else { continue };
         if agreed.is_none_or(|a| !same(&a, &header)) {
-            let message = format_args!(
+            let message = format!(
                 "column {number} says sequence {}, {} rows, {} payload bytes; expected are {} rows",
                 header.sequence, header.rows, header.payload_bytes, place.rows
             );
-            findings.repairable(FindingCode::HeadersDisagree, at_stripe(d, place), message);
+            faults.push((FindingCode::HeadersDisagree, at_stripe(d, place), message));
             column.header = None;
             column.bad.fill(true);
         }
@@ -282,15 +299,9 @@ fn agree(
     agreed
 }
 
-fn check_blocks(
-    media: &Media,
-    d: &SegmentDescriptor,
-    place: StripePosition,
-    columns: &mut [StripeColumn<'_>],
-    totals: &mut Totals,
-    findings: &Findings,
-) {
-    for (number, column) in (0u16..).zip(columns) {
+/// Compares the blocks that were read with their checksums.
+fn check_blocks(columns: &mut [StripeColumn<'_>], totals: &mut Totals) {
+    for column in columns {
         totals.blocks_verified += u64::from(column.header.is_some());
         let blocks = column.bytes.chunks_exact(BLOCK_BYTES).zip(&column.crcs);
         for (row, ((block, crc), bad)) in blocks.zip(&mut column.bad).enumerate() {
@@ -300,11 +311,44 @@ fn check_blocks(
             totals.blocks_verified += 1;
             if crc32c(block) != *crc {
                 *bad = true;
-                let at = at_block(media, d, place, number, 1 + row);
-                findings.repairable(FindingCode::BlockDamaged, at, "does not match its checksum");
+                column.mismatched.push(row);
             }
         }
     }
+}
+
+/// Reports the faults of columns, and the blocks that do not match their checksums: as errors where parity
+/// does not cover them.
+fn report_columns(
+    media: &Media,
+    d: &SegmentDescriptor,
+    place: StripePosition,
+    columns: &[StripeColumn<'_>],
+    faults: ColumnFaults,
+    readable: bool,
+    findings: &Findings,
+) {
+    let severity = |is_covered| if is_covered { Severity::Repairable } else { Severity::Error };
+    for (code, at, message) in faults {
+        findings.add(severity(readable), code, &at, &message);
+    }
+    for (number, column) in (0u16..).zip(columns) {
+        for &row in &column.mismatched {
+            let is_covered = readable || bad_in_row(columns, row) <= usize::from(d.parity);
+            let at = at_block(media, d, place, number, 1 + row);
+            findings.add(
+                severity(is_covered),
+                FindingCode::BlockDamaged,
+                &at,
+                &"does not match its checksum",
+            );
+        }
+    }
+}
+
+/// Number of bad blocks in a row, which is a codeword of its own: other rows may lose other columns.
+fn bad_in_row(columns: &[StripeColumn<'_>], row: usize) -> usize {
+    columns.iter().filter(|column| column.bad.get(row) == Some(&true)).count()
 }
 
 /// The rows of a stripe that have bad blocks.
@@ -339,9 +383,8 @@ fn check_losses(
     let headers_bad = columns.iter().filter(|c| c.header.is_none()).count();
     let mut rows_lost = 0;
     let mut blocks_lost = 0;
-    // Each row is a codeword of its own, so rows may lose different columns.
     for row in 0..rows {
-        let bad = columns.iter().filter(|c| c.bad.get(row) == Some(&true)).count();
+        let bad = bad_in_row(columns, row);
         if bad > parity {
             rows_lost += 1;
             blocks_lost += bad as u64;

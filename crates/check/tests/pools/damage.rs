@@ -4,9 +4,13 @@ use std::sync::Arc;
 
 use warpfire_check::{CheckError, CheckOptions, CheckReport, FindingCode, Severity, check, inspect};
 use warpfire_env::Device;
+use warpfire_fs::{Fs, FsOptions, FsSchema};
+use warpfire_log::Log;
+use warpfire_meta::Engine;
+use warpfire_pool::Pool;
 use warpfire_sim_env::{DeviceSpec, SimWorld};
 
-use crate::rig::{PoolShape, RigRandom, SHAPES, ZONE_BYTES, checked, live, make, world};
+use crate::rig::{PoolShape, RigRandom, SHAPES, ZONE_BYTES, checked, live, make, options, world};
 
 fn lived(shape: PoolShape, seed: u64) -> SimWorld {
     let world = world(shape, seed);
@@ -58,6 +62,8 @@ fn without_parity_a_flipped_bit_in_a_stripe_is_an_error() {
             fork.sims()[0].rot(zone * ZONE_BYTES + 4096 + 5, 3);
             let report = checked(&fork.devices());
             lost += u64::from(has(&report, Severity::Error, FindingCode::RowsLost));
+            // The block of a lost row was called repairable.
+            assert_eq!(report.repairable, 0, "{:?}", report.findings);
         }
     }
     assert!(lost > 0, "no flip hit a live stripe");
@@ -134,6 +140,26 @@ fn a_misdirected_stripe_is_foreign() {
             u64::from(has(&checked(&fork.devices()), Severity::Repairable, FindingCode::HeaderForeign));
     }
     assert!(foreign > 0);
+}
+
+#[test]
+fn an_older_state_is_told_from_the_newest_by_the_stripes_of_later_sessions() {
+    let shape = SHAPES[0];
+    let world = lived(shape, 12);
+    let (pool, root) = Pool::open(world.devices(), &*world.random()).expect("the pool opens");
+    let (log, recovered) = Log::open(pool, &root).expect("the log opens");
+    let engine = Arc::new(Engine::open(log, recovered, FsSchema, options()).expect("the engine opens"));
+    let fs = Fs::open(engine, world.clock(), FsOptions::default()).expect("the files open");
+    live(&fs, 13, 100);
+    fs.close().expect("sound devices do not fail");
+    assert!(checked(&world.devices()).is_clean());
+    // The roots of a session begin in the zone without those of the session before.
+    let told = [0, 1].map(|zone| {
+        let fork = world.fork();
+        fork.sims()[0].poke(zone * ZONE_BYTES, &vec![0; ZONE_BYTES as usize]);
+        has(&checked(&fork.devices()), Severity::Error, FindingCode::NewerSession)
+    });
+    assert_eq!(told, [true, false], "the second session has its roots in zone 0");
 }
 
 #[test]

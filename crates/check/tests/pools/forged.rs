@@ -45,14 +45,22 @@ fn newest_root(world: &SimWorld) -> (u64, RootHeader) {
 
 /// Rewrites the newest root of a one-device pool.
 fn forge_root(world: &SimWorld, forge: impl FnOnce(&mut LogState, &mut ManifestEdit)) -> SimWorld {
+    forge_payload(world, |payload| {
+        let (mut state, client) = LogState::decode(payload).expect("the newest root is the log's");
+        let mut manifest =
+            ManifestEdit::decode(client).expect("its state decodes").expect("it is a manifest");
+        forge(&mut state, &mut manifest);
+        state.encode(&manifest.encode())
+    })
+}
+
+/// Rewrites the payload of the newest root of a one-device pool.
+fn forge_payload(world: &SimWorld, forge: impl FnOnce(&[u8]) -> Vec<u8>) -> SimWorld {
     let fork = world.fork();
     let (at, mut header) = newest_root(world);
     let body = fork.sims()[0].peek(at + 4096, (header.record_blocks() as usize - 1) * 4096);
     let (devices, payload) = header.decode_body(&body).expect("the newest root is whole");
-    let (mut state, client) = LogState::decode(payload).expect("the newest root is the log's");
-    let mut manifest = ManifestEdit::decode(client).expect("its state decodes").expect("it is a manifest");
-    forge(&mut state, &mut manifest);
-    let body = encode_body(&devices, &state.encode(&manifest.encode()));
+    let body = encode_body(&devices, &forge(payload));
     header.body_bytes = body.len() as u32;
     header.body_crc = crc32c(&body);
     let mut record = vec![0; header.record_blocks() as usize * 4096];
@@ -60,6 +68,14 @@ fn forge_root(world: &SimWorld, forge: impl FnOnce(&mut LogState, &mut ManifestE
     record[4096..4096 + body.len()].copy_from_slice(&body);
     fork.sims()[0].poke(at, &record);
     fork
+}
+
+#[test]
+fn a_log_state_of_another_version_is_named() {
+    let forged = forge_payload(&lived(24), |payload| [&payload[..4], &[3], &payload[5..]].concat());
+    let refused = check(&forged.devices(), &CheckOptions::default()).expect_err("another version");
+    let said = "the pool was made by another version of warpfire: its log state has format 3";
+    assert!(refused.to_string().starts_with(said), "{refused}");
 }
 
 #[test]

@@ -5,11 +5,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use serde::Serialize;
-use warpfire_check::{CheckOptions, CheckPhase, CheckReport, Finding, FindingCode, Severity, Totals, check};
+use warpfire_check::{
+    CheckError, CheckOptions, CheckPhase, CheckReport, Finding, FindingCode, Severity, Totals, check,
+};
 use warpfire_terminal::{Failure, Size, counted, duration, grouped, is_json, note, print, print_json};
 
 use super::damage::{self, DamageOutput};
-use super::pool::devices;
+use super::pool::{OTHER_VERSION, devices};
 use crate::location::PoolName;
 use crate::progress::percent_line;
 
@@ -102,8 +104,11 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     };
     let named = if args.pool.is_empty() { "the pool".into() } else { args.pool.to_string_lossy() };
     let report = check(&devices, &options).map_err(|error| {
-        let failure = Failure::new(format_args!("cannot check {named}: {error}"));
-        unchecked(failure.hint("'warpfire status' shows the devices of the pool"))
+        let hint = match error {
+            CheckError::OtherVersion(_) => OTHER_VERSION,
+            _ => "'warpfire status' shows the devices of the pool",
+        };
+        unchecked(Failure::new(format_args!("cannot check {named}: {error}")).hint(hint))
     });
     // Before any output, also that of an error: the progress line must not mix with it.
     bar.finish_and_clear();

@@ -7,7 +7,7 @@ use warpfire_check::CheckError;
 use warpfire_check::inspect::{self, DumpValue};
 use warpfire_terminal::{Failure, is_json, print, print_json};
 
-use super::pool::{self, devices};
+use super::pool::{self, OTHER_VERSION, devices};
 use crate::location::{Location, PoolName};
 
 const EXAMPLES: &str = "\
@@ -112,6 +112,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 fn failed(error: CheckError) -> Failure {
     match error {
         CheckError::NotFound(_) => Failure::new(error),
+        CheckError::OtherVersion(_) => Failure::unreadable(error).hint(OTHER_VERSION),
         _ => Failure::unreadable(error),
     }
 }

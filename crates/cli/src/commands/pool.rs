@@ -10,6 +10,10 @@ use warpfire_terminal::{Failure, note};
 use crate::location::PoolName;
 use crate::tree::{mounted_at, refuse_mounted};
 
+/// What to do with a pool of another version of warpfire.
+pub const OTHER_VERSION: &str =
+    "copy its files with the version of warpfire that made it, and make a new pool with this one";
+
 /// Opens a pool for a scrub by these options, with its devices. Nothing happens in it without a call. If the
 /// pool is degraded, prints a note on stderr. The inner error says that the pool is too damaged to be opened.
 #[expect(clippy::type_complexity, reason = "one caller takes it apart at once")]

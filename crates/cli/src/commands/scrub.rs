@@ -43,8 +43,8 @@ it while it is in use, for the user that has mounted it and for root; Ctrl-C end
 that lose bytes are named; 'warpfire fsck' of the unmounted pool names those with less redundancy too.
 
 Exit codes, as fsck(8):
-  0  nothing is damaged
-  1  damage was found, and all of it is repaired
+  0  nothing is damaged, and nothing has less redundancy than the devices allow
+  1  something was, and all of it is repaired
   4  damage is left: it exceeds parity, there is no space for repairs, or a
      device is missing
   8  the pool could not be scrubbed";
@@ -99,10 +99,14 @@ pub struct ScrubAnswer {
     read_bytes: u64,
     nanos: u64,
     damaged_segments: u64,
+    /// Other segments with less redundancy than the devices allow.
+    weak_segments: u64,
     /// Damaged segments that are left.
     unrepaired_segments: u64,
     /// Those among them that something needs.
     needed_segments: u64,
+    /// Weak segments that are left.
+    weak_segments_left: u64,
     lost_devices: usize,
     /// Why the scrub ended early.
     stopped: Option<String>,
@@ -122,6 +126,10 @@ struct ScrubOutput {
     repaired_segments: u64,
     /// Damaged segments that are left, and that something needs.
     unrepaired_segments: u64,
+    /// Other segments with less redundancy than the devices allow.
+    weak_segments: u64,
+    /// Those among them that are left.
+    weak_segments_left: u64,
     /// Devices that are missing or have failed.
     lost_devices: usize,
     /// Why the scrub ended early; `null` if it read everything.
@@ -145,7 +153,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         note(
             "some bytes are lost; reconnect missing devices, or restore the files named above from a backup",
         );
-    } else if answer.needed_segments > 0 {
+    } else if answer.needed_segments > 0 || answer.weak_segments_left > 0 {
         note("some damage is not repaired: free some space and scrub again");
     }
     if answer.lost_devices > 0 {
@@ -210,7 +218,8 @@ fn repair(devices: &[Arc<dyn Device>], fs: Warpfire, found: ScrubReport) -> Resu
         let only = (!segments.is_empty()).then(|| segments.iter().copied().collect());
         only.map(|only| name_damage(devices, Some(only))).transpose()
     };
-    let damage = named(&found.damaged)?.unwrap_or_default().damage;
+    let hit = [&found.damaged[..], &found.weak].concat();
+    let damage = named(&hit)?.unwrap_or_default().damage;
     let scrub = fs.repair(found).map_err(|error| Failure::pool(&error))?;
     let mut answer = ScrubAnswer::new(&scrub, None, damage);
     if let Some(left) = named(&scrub.unrepaired)? {
@@ -265,13 +274,18 @@ impl ScrubProgress {
 impl ScrubAnswer {
     /// The result of a scrub that has found this damage. Something needs each damaged segment.
     pub fn new(scrub: &ScrubReport, stopped: Option<String>, damage: DamageReport) -> ScrubAnswer {
+        let weak_left = scrub.unrepaired.iter().filter(|segment| scrub.weak.contains(segment)).count() as u64;
+        let unrepaired = scrub.unrepaired_segments - weak_left;
         ScrubAnswer {
             segments: scrub.segments,
             read_bytes: scrub.read_bytes,
             nanos: 0,
-            damaged_segments: scrub.damaged_segments,
-            unrepaired_segments: scrub.unrepaired_segments,
-            needed_segments: scrub.unrepaired_segments,
+            // Damage that was met after the segment had been read is in none of the two lists.
+            damaged_segments: scrub.damaged_segments.max(unrepaired),
+            weak_segments: scrub.weak_segments,
+            unrepaired_segments: unrepaired,
+            needed_segments: unrepaired,
+            weak_segments_left: weak_left,
             lost_devices: scrub.lost_devices,
             stopped,
             damage,
@@ -295,7 +309,7 @@ impl ScrubAnswer {
             .map(|path| Path::new(OsStr::from_bytes(path)))
             .collect();
         let more = self.damage.files_lost.saturating_sub(paths.len() as u64);
-        pool.remember_damaged_files(&paths, more, self.needed_segments)
+        pool.remember_damaged_files(&paths, more, self.needed_segments + self.weak_segments_left)
     }
 
     fn output(&self) -> ScrubOutput {
@@ -306,6 +320,8 @@ impl ScrubAnswer {
             damaged_segments: self.damaged_segments,
             repaired_segments: self.damaged_segments.saturating_sub(self.unrepaired_segments),
             unrepaired_segments: self.needed_segments,
+            weak_segments: self.weak_segments,
+            weak_segments_left: self.weak_segments_left,
             lost_devices: self.lost_devices,
             stopped: self.stopped.clone(),
             damage: DamageOutput::new(&self.damage),
@@ -313,9 +329,10 @@ impl ScrubAnswer {
     }
 
     fn exit_code(&self) -> u8 {
-        if self.stopped.is_some() || self.needed_segments > 0 || self.lost_devices > 0 {
+        let left = self.needed_segments + self.weak_segments_left;
+        if self.stopped.is_some() || left > 0 || self.lost_devices > 0 {
             EXIT_LEFT
-        } else if self.damaged_segments > self.unrepaired_segments {
+        } else if self.damaged_segments > self.unrepaired_segments || self.weak_segments > 0 {
             EXIT_REPAIRED
         } else {
             0
@@ -343,6 +360,14 @@ impl ScrubAnswer {
         };
         if unneeded > 0 {
             found += &format!(", {} with damage that nothing needs", grouped(unneeded));
+        }
+        if self.weak_segments > 0 {
+            found += &format!(
+                "; {} had less redundancy than the devices allow: {} rewritten, {} NOT REWRITTEN",
+                counted(self.weak_segments, "segment", "segments"),
+                grouped(self.weak_segments - self.weak_segments_left),
+                grouped(self.weak_segments_left),
+            );
         }
         let away = match self.lost_devices {
             0 => String::new(),

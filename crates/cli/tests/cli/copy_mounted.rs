@@ -107,6 +107,27 @@ fn a_device_node_in_a_mounted_pool_is_replaced_as_any_file() {
 }
 
 #[test]
+fn local_paths_in_a_mounted_pool_are_copied_as_they_are_named() {
+    if !can_mount() {
+        return;
+    }
+    let MountedFixture(fixture) = &MountedFixture::new();
+    make_tree(fixture, "tree");
+    let expected = tree(&fixture.path("tree"));
+    for (from, to) in [("tree", "mnt/in"), ("mnt/in", "mnt/again"), ("mnt/again", "out")] {
+        fixture.run(["cp", "-a", from, to]).succeeded();
+        assert_eq!(tree(&fixture.path(to)), expected, "{from} to {to}");
+    }
+    let said = fixture.run(["cp", "mnt/in/short", "mnt/in/short"]).failed(1);
+    assert!(said.contains("is the file itself"), "{said}");
+    let said = fixture.run(["cp", "-r", "mnt/in", "mnt/in/below"]).failed(1);
+    assert!(said.contains("cannot be copied into itself"), "{said}");
+    // Outside of pools cp is the system's.
+    let said = fixture.run(["cp", "mnt/in/short", "tree/short", "out"]).failed(2);
+    assert!(said.contains("neither source nor destination is inside a pool"), "{said}");
+}
+
+#[test]
 fn a_directory_of_a_mounted_pool_is_not_copied_into_itself() {
     if !can_mount() {
         return;

@@ -346,6 +346,43 @@ const LOST: &str = "the metadata of the pool is damaged and cannot be rebuilt; b
                     the files from a backup; 'warpfire fsck' names the losses";
 
 /// Lost metadata, lost roots, lost bytes: what each command says first.
+/// CRC-32C, bit by bit.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let step = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+    !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
+}
+
+#[test]
+fn a_pool_of_another_version_is_refused_with_both_versions() {
+    let fixture = Fixture::empty();
+    fixture.run(["mkfs", "--size", "32M", "other.img"]).succeeded();
+    let mut image = std::fs::read(fixture.path("other.img")).expect("there");
+    for block in image.chunks_exact_mut(4096).filter(|block| block[4..8] == *b"WfRt") {
+        block[8] = 3;
+        let sum = crc32c(&block[4..]);
+        block[..4].copy_from_slice(&sum.to_le_bytes());
+    }
+    std::fs::write(fixture.path("other.img"), image).expect("written");
+    let versions = "was made by another version of warpfire: its roots have format 3, and this version reads \
+                    format 2; copy its files with the version of warpfire that made it, and make a new pool \
+                    with this one";
+    let of_device = format!("warpfire: the pool of other.img {versions}");
+    let checked = format!("warpfire: cannot check other.img: the pool {versions}");
+    let inspected = format!("warpfire: the pool {versions}");
+    for (words, code, said) in [
+        ("ls other.img:/", 3, &of_device),
+        ("cp other.img:/a back", 3, &of_device),
+        ("status other.img", 3, &of_device),
+        ("scrub other.img", 8, &of_device),
+        ("fsck other.img", 8, &checked),
+        ("inspect label other.img", 3, &inspected),
+        ("inspect segments other.img", 3, &inspected),
+    ] {
+        let ran = fixture.run(words.split(' '));
+        assert_eq!((ran.code, ran.stderr.lines().next()), (code, Some(said.as_str())), "{words}");
+    }
+}
+
 #[test]
 fn damage_beyond_parity_is_refused_in_sentences_that_help() {
     let fixture = Fixture::empty();

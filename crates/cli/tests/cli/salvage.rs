@@ -388,7 +388,7 @@ fn reported(ran: &CommandResult) -> (Lost, u64) {
 
 fn random_damages(data: usize, parity: usize) {
     let chosen = std::env::var("WARPFIRE_DAMAGES").ok().and_then(|count| count.parse().ok());
-    let damages: u64 = chosen.unwrap_or(6);
+    let damages: u64 = chosen.unwrap_or(4);
     let mut draw = Draw(1000 * data as u64);
     let (mut files, mut holes, mut harmless, mut metadata) = (0, 0, 0, 0);
     for pool in 0..damages.div_ceil(DAMAGES_OF_POOL) {

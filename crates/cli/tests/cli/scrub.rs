@@ -151,6 +151,36 @@ fn a_stale_root_is_said_once_and_mended() {
 }
 
 #[test]
+fn what_was_written_without_a_device_gets_its_redundancy_and_the_scrub_says_so() {
+    let fixture = Fixture::pool(2, 1, 1, 32);
+    fixture.local("a", bytes(1, 700_000));
+    fixture.run(["cp", "a", "pool:/"]).succeeded();
+    let (here, away) = (fixture.path("pool/1.img"), fixture.path("away"));
+    std::fs::rename(&here, &away).expect("a device goes");
+    let options = warpfire::Pool::options().degraded(true).background(false);
+    let fs = options.open(&[fixture.path("pool/0.img")]).expect("the other device suffices");
+    fs.write("/b", bytes(2, 700_000)).expect("there is room");
+    fs.close().expect("a sound device does not fail");
+    std::fs::rename(&away, &here).expect("the device comes back");
+    let line = "/b: 684 KiB of 684 KiB with less redundancy, bytes 0..700000\n";
+    let checked = fixture.run(["fsck", "pool"]);
+    assert_eq!(checked.code, 4, "{}{}", checked.stdout, checked.stderr);
+    assert!(checked.stdout.contains(line), "{}", checked.stdout);
+    let ran = fixture.run(["scrub", "pool"]);
+    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.contains(line), "{}", ran.stdout);
+    let said = " had less redundancy than the devices allow: ";
+    assert!(
+        ran.stdout.contains(said) && ran.stdout.contains(" rewritten, 0 NOT REWRITTEN"),
+        "{}",
+        ran.stdout
+    );
+    fixture.run(["fsck", "pool"]).succeeded();
+    let said = fixture.run(["scrub", "pool"]).succeeded();
+    assert!(said.contains("\nnothing damaged\n"), "{said}");
+}
+
+#[test]
 fn a_rate_bounds_a_scrub() {
     let fixture = filled();
     let said = fixture.run(["scrub", "--json", "--rate", "8M", "pool"]).succeeded();

@@ -35,6 +35,11 @@ fn a_mounted_pool_gives_back_the_space_of_removed_files() {
     let after = taken_bytes(&pool.0, "pool/0.img");
     assert!(after * 2 < before, "{before} bytes before, {after} after");
     pool.0.run(["trim", "mnt"]).succeeded();
+    // A directory in the pool stands for it.
+    std::fs::create_dir(pool.0.path("mnt/below")).expect("made");
+    pool.0.run(["trim", "mnt/below"]).succeeded();
+    pool.0.run(["scrub", "mnt/below"]).succeeded();
+    assert_eq!(pool.0.run(["df", "mnt/below"]).succeeded().lines().count(), 2);
     let said: Value = serde_json::from_str(&pool.0.run(["trim", "--json", "mnt"]).succeeded()).expect("JSON");
     assert_eq!((&said["version"], &said["refused_devices"]), (&1.into(), &0.into()), "{said}");
     assert_eq!(std::fs::read(pool.0.path("mnt/kept")).expect("read"), bytes(9, 1 << 20));

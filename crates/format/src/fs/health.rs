@@ -52,7 +52,7 @@ pub struct DeviceErrors {
 pub struct LastScrub {
     /// Its end, in seconds since 1970.
     pub ended_seconds: i64,
-    /// Segments in which something did not verify.
+    /// Segments in which something did not verify, or with less redundancy than the devices allowed.
     pub damaged_segments: u64,
     /// Segments among them that could not be repaired.
     pub unrepaired_segments: u64,

@@ -61,7 +61,8 @@ to the length that it has when it is opened.
 With --tar, directories are copied with their contents. An archive gets its name when it is whole. Names \
 with '..' are not unpacked, and a slash before a name is left out. Owners are numbers.
 
-Files of a mounted pool are copied through its mount. A copy inside of one mounted pool copies only pointers.";
+Files of a mounted pool are copied through its mount, and may be named by local paths. A copy inside of one \
+mounted pool copies only pointers.";
 
 /// Arguments of `warpfire cp`.
 #[derive(clap::Args, Debug)]

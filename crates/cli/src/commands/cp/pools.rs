@@ -10,7 +10,7 @@ use super::job::CopyJob;
 use super::local::NamedPath;
 use super::sink::Sink;
 use super::{Source, Target, from_local, stdio, tar};
-use crate::location::{Location, PoolName};
+use crate::location::{Location, PoolName, mountpoint_of};
 use crate::tree::{self, MountedTree, Tree};
 
 /// The pools that the command line names, each opened once.
@@ -49,12 +49,19 @@ impl<'a> Pools<'a> {
         Ok(pools)
     }
 
-    /// The pools of a copy to a local path, or with `None` to stdout.
+    /// The pools of a copy to a local path, or with `None` to stdout. A local path in a mounted pool is in a
+    /// pool too.
     ///
     /// # Errors
-    /// A source is in no pool, or its pool cannot be opened.
+    /// A source and the destination are in no pool; the pool of a source cannot be opened.
     pub fn out(sources: &'a [Source], destination: Option<&Path>) -> Result<Self, Failure> {
-        if sources.iter().any(|source| !matches!(source, Source::Pool(_))) {
+        let is_into_mount = destination.is_some_and(|path| mountpoint_of(path).is_some());
+        let is_in_pool = |source: &Source| match source {
+            Source::Pool(_) => true,
+            Source::Local(path) => mountpoint_of(path).is_some(),
+            Source::Stdin | Source::Archive(_) => false,
+        };
+        if !is_into_mount && !sources.iter().all(is_in_pool) {
             return Err(no_pool(sources, destination));
         }
         let mut pools = Pools(Vec::new());

@@ -149,9 +149,13 @@ impl<E: Storage> Sink for PoolSink<'_, E> {
         let path = self.target(name);
         let is_there = self.fs.symlink_metadata(&path).is_ok_and(|there| there.is_dir());
         if !is_there && !is_plan {
-            self.fs.create_dir(&path)?;
+            self.fs.create_dir(&path).map_err(|error| Failure::at(&path, &error))?;
         }
-        let dir = if is_there || !is_plan { Some(self.fs.dir(&path)?) } else { None };
+        let dir = if is_there || !is_plan {
+            Some(self.fs.dir(&path).map_err(|error| Failure::at(&path, &error))?)
+        } else {
+            None
+        };
         self.levels.push(PoolLevel { path, dir });
         Ok(())
     }

@@ -32,7 +32,7 @@ pub struct HealthReport {
 pub struct LastScrubReport {
     /// Its end (RFC 3339).
     pub ended: String,
-    /// Segments in which something did not verify.
+    /// Segments in which something did not verify, or with less redundancy than the devices allowed.
     pub damaged_segments: u64,
     /// Segments among them that could not be repaired.
     pub unrepaired_segments: u64,
@@ -126,7 +126,7 @@ impl HealthReport {
             Some(scrub) => format!(
                 "last scrub: {}, {}, {} not repaired\n",
                 scrub.ended,
-                counted(scrub.damaged_segments, "damaged segment", "damaged segments"),
+                counted(scrub.damaged_segments, "segment to repair", "segments to repair"),
                 grouped(scrub.unrepaired_segments),
             ),
         };

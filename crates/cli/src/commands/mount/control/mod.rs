@@ -153,13 +153,13 @@ impl ServerConnection {
         }
     }
 
-    /// The server of a mounted pool that the command line names, by its directory or its devices. `None` if
-    /// no server has it open.
+    /// The server of a mounted pool that the command line names, by its directory, one below
+    /// that, or its devices. `None` if no server has it open.
     ///
     /// # Errors
     /// The pool is mounted and its server cannot be asked; the pool is not there.
     pub fn of_pool(name: &PoolName) -> Result<Option<ServerConnection>, Failure> {
-        if let Some((mountpoint, _)) = name.mountpoint() {
+        if let Some(mountpoint) = name.mountpoint_around() {
             let Some(mounted) = pool_mounted_at(&mountpoint) else { return Ok(None) };
             let server = ServerConnection::of_mount(&mounted);
             return server.map(Some).map_err(|reason| reason.failure(&mountpoint));
