@@ -279,7 +279,7 @@ impl PoolOptions {
     /// error the image files that this call made are removed.
     pub fn create<P: AsRef<Path>>(&self, paths: impl IntoIterator<Item = P>) -> Result<Warpfire> {
         let paths = collect_paths(paths)?;
-        let new = NewDevices::prepare(&paths, self.device_bytes, self.force)?;
+        let new = NewDevices::prepare(&paths, self.device_bytes, |_| self.force)?;
         match self.create_on(new.devices.clone()) {
             Ok(pool) => Ok(pool),
             Err(error) => {

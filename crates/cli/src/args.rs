@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, chmod, chown, completions, cp, df, du, find, fsck, help, inspect, ln, ls, man, mkdir, mkfs, mount,
-    mv, rm, scrub, slice, stat, status, touch, trim, truncate, tx, umount, version,
+    cat, chmod, chown, completions, cp, device, df, du, find, fsck, help, inspect, ln, ls, man, mkdir, mkfs,
+    mount, mv, rm, scrub, slice, stat, status, touch, trim, truncate, tx, umount, version,
 };
 
 const EXAMPLES: &str = "\
@@ -86,6 +86,8 @@ pub enum Command {
     Status(status::Args),
     /// Show the space of pools.
     Df(df::Args),
+    /// Show the devices of a pool, and add some.
+    Device(device::Args),
     /// Copy files into a pool, out of it, or inside it.
     Cp(cp::Args),
     /// List directories.

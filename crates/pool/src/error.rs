@@ -75,6 +75,38 @@ pub enum MembershipError {
     /// The pool has no device with this index, or it was removed.
     #[error("the pool has no {0}")]
     Unknown(DeviceIndex),
+    /// The device belongs to this pool already.
+    #[error("{device} belongs to the pool already")]
+    Member {
+        /// The device's name.
+        device: String,
+    },
+    /// The device has no room for a pool's fewest zones.
+    #[error("{device} has {size_bytes} bytes; it needs at least {least_bytes}")]
+    TooSmall {
+        /// The device's name.
+        device: String,
+        /// Its size.
+        size_bytes: u64,
+        /// Bytes of the fewest zones that a device may have.
+        least_bytes: u64,
+    },
+    /// The zones of the device have another size than those of the pool.
+    #[error("{device} has zones of {found_bytes} bytes, and the pool has zones of {zone_bytes}")]
+    OtherZones {
+        /// The device's name.
+        device: String,
+        /// Bytes of its zones.
+        found_bytes: u64,
+        /// Bytes of the pool's zones.
+        zone_bytes: u64,
+    },
+    /// The device table has no room for another device.
+    #[error("the table of the pool has no room for another device: it holds {held}")]
+    TableFull {
+        /// Devices in the table, those that were removed too.
+        held: usize,
+    },
     /// Fewer devices than k+m would stay.
     #[error("{staying} devices would stay, and the pool needs {width}")]
     TooFew {

@@ -25,12 +25,16 @@ pub(crate) struct NewDevices {
 
 impl NewDevices {
     /// Opens existing devices and makes image files of `size_bytes` for the missing ones. Existing devices
-    /// must be empty unless `force` is set.
-    pub fn prepare(paths: &[PathBuf], size_bytes: u64, force: bool) -> Result<Self> {
+    /// must be empty, or hold what `may_hold` allows to overwrite.
+    pub fn prepare(
+        paths: &[PathBuf],
+        size_bytes: u64,
+        may_hold: impl Fn(DeviceContent) -> bool,
+    ) -> Result<Self> {
         check_named_once(paths)?;
         let mut new = NewDevices { devices: Vec::with_capacity(paths.len()), made: Vec::new() };
         for path in paths {
-            match new.add(path, size_bytes, force) {
+            match new.add(path, size_bytes, &may_hold) {
                 Ok(device) => new.devices.push(Arc::new(device)),
                 Err(error) => {
                     new.discard();
@@ -41,7 +45,12 @@ impl NewDevices {
         Ok(new)
     }
 
-    fn add(&mut self, path: &Path, size_bytes: u64, force: bool) -> Result<FileDevice> {
+    fn add(
+        &mut self,
+        path: &Path,
+        size_bytes: u64,
+        may_hold: &impl Fn(DeviceContent) -> bool,
+    ) -> Result<FileDevice> {
         if !path.exists() {
             let device = FileDevice::create(path, size_bytes)?;
             self.made.push(path.to_path_buf());
@@ -54,7 +63,7 @@ impl NewDevices {
         let device = FileDevice::open(path)?;
         match device_content::content(&device)? {
             DeviceContent::Empty => Ok(device),
-            _ if force => Ok(device),
+            content if may_hold(content) => Ok(device),
             content => Err(Error::new(
                 ErrorKind::AlreadyExists,
                 Errno::EXIST.raw_os_error(),
@@ -64,7 +73,7 @@ impl NewDevices {
         }
     }
 
-    /// Removes the image files that were made, after the pool could not be made.
+    /// Removes the image files that were made, after they could not become part of a pool.
     pub fn discard(self) {
         drop(self.devices);
         for path in self.made {

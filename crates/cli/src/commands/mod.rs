@@ -11,6 +11,7 @@ pub mod chmod;
 pub mod chown;
 pub mod completions;
 pub mod cp;
+pub mod device;
 pub mod df;
 pub mod du;
 pub mod find;
@@ -61,6 +62,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Touch(args) => touch::run(&args),
         Command::Truncate(args) => truncate::run(&args),
         Command::Du(args) => du::run(&args),
+        Command::Device(args) => device::run(&args),
         Command::Df(args) => df::run(&args),
         Command::Find(args) => find::run(&args),
         Command::Slice(args) => slice::run(&args),

@@ -7,6 +7,7 @@ mod copy_planted;
 mod copy_tar;
 mod copy_tar_hostile;
 mod copy_whole;
+mod devices;
 mod fixture;
 mod golden_refusals;
 mod health;

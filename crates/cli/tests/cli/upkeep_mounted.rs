@@ -153,8 +153,12 @@ fn lost_bytes_of_a_mounted_pool_are_named_as_in_one_that_is_not_mounted() {
 fn begin_slow_scrub(pool: &MountedFixture) -> Child {
     let start = || pool.0.command(["scrub", "--rate", "4K", "mnt"]).spawn().expect("the binary runs");
     let mut slow = start();
-    let is_refused =
-        || pool.0.run(["trim", "mnt"]).stderr.contains("another trim or scrub of this pool runs");
+    let is_refused = || {
+        pool.0
+            .run(["trim", "mnt"])
+            .stderr
+            .contains("another trim, scrub or change of devices of this pool runs")
+    };
     let has_begun = (0..500).any(|_| {
         std::thread::park_timeout(Duration::from_millis(20));
         // A trim may have been in its way.

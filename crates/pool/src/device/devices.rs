@@ -47,6 +47,7 @@ use warpfire_format::Uuid;
 use warpfire_format::root::{DeviceEntry, DeviceUse};
 use warpfire_units::DeviceIndex;
 
+use crate::device::closed_device::ClosedDevice;
 use crate::device::counters::{DeviceCounters, LiveCounters};
 
 /// How long a read waits for a device before the other columns of its stripe stand in. A healthy drive
@@ -114,6 +115,8 @@ pub(crate) struct Member {
     pub zones: u32,
     /// Whether its columns move to other devices and it gets no new ones.
     pub is_leaving: bool,
+    /// Whether no durable root names it yet.
+    is_joining: bool,
     /// Whether it was removed from the pool.
     pub is_gone: bool,
     /// `None` if it is missing.
@@ -165,13 +168,13 @@ impl DeviceSet {
     fn new(table: &[DeviceEntry], by_index: Vec<Option<Arc<dyn Device>>>) -> Self {
         let mut set = DeviceSet { members: Vec::new(), opened: Vec::new(), slot_states: Vec::new() };
         for (entry, device) in table.iter().zip(by_index) {
-            set.push(entry, device);
+            set.push(entry, device, false);
         }
         set
     }
 
     /// Adds a device at the end of the table.
-    fn push(&mut self, entry: &DeviceEntry, device: Option<Arc<dyn Device>>) {
+    fn push(&mut self, entry: &DeviceEntry, device: Option<Arc<dyn Device>>, is_joining: bool) {
         let index = u16::try_from(self.members.len()).expect("the table's length fits its field");
         let slot = device.map(|device| {
             self.opened.push(device);
@@ -180,7 +183,14 @@ impl DeviceSet {
         });
         let is_gone = entry.state == DeviceUse::Gone;
         let (uuid, zones, is_leaving) = (entry.uuid, entry.zones, entry.is_leaving);
-        self.members.push(Member { uuid, zones, is_leaving, is_gone, slot });
+        self.members.push(Member { uuid, zones, is_leaving, is_joining, is_gone, slot });
+    }
+
+    /// Closes an opened device: its slot refuses every operation from now on.
+    fn close_slot(&mut self, slot: Option<usize>) {
+        let Some(slot) = slot else { return };
+        self.slot_states[slot].health.store(GONE, Release);
+        self.opened[slot] = Arc::new(ClosedDevice::of(&*self.opened[slot]));
     }
 
     fn member(&self, index: DeviceIndex) -> Option<&Member> {
@@ -272,17 +282,49 @@ impl Devices {
     /// Devices on which zones may be taken: those that take writes and do not leave the pool.
     pub(crate) fn all_allocatable(&self) -> Vec<DeviceIndex> {
         let set = self.set.load();
-        let may_take = |member: &Member| set.is_written(member) && !member.is_leaving;
+        let may_take = |member: &Member| set.is_written(member) && !member.is_leaving && !member.is_joining;
         set.indexed().filter(|(_, member)| may_take(member)).map(|(index, _)| index).collect()
+    }
+
+    /// Makes the next version of the set. The caller holds the lock on the roots.
+    fn change(&self, change: impl FnOnce(&mut DeviceSet)) {
+        let mut next = DeviceSet::clone(&self.set.load());
+        change(&mut next);
+        self.set.store(Arc::new(next));
+    }
+
+    fn change_member(&self, index: DeviceIndex, change: impl FnOnce(&mut Member)) {
+        self.change(|set| {
+            let member = set.members.get_mut(usize::from(index.0));
+            change(member.expect("the caller knows the device from the table"));
+        });
     }
 
     /// Decides whether zones may be taken on a device.
     pub(crate) fn set_leaving(&self, index: DeviceIndex, is_leaving: bool) {
-        self.set.rcu(|set| {
-            let mut next = DeviceSet::clone(set);
-            let member = next.members.get_mut(usize::from(index.0));
-            member.expect("the caller knows the device from the table").is_leaving = is_leaving;
-            next
+        self.change_member(index, |member| member.is_leaving = is_leaving);
+    }
+
+    /// Adds a device at the end of the table. It takes roots, and no segments before `end_join`.
+    pub(crate) fn begin_join(&self, entry: &DeviceEntry, device: Arc<dyn Device>) {
+        self.change(|set| set.push(entry, Some(device), true));
+    }
+
+    /// Lets a device that joins take segments.
+    pub(crate) fn end_join(&self, index: DeviceIndex) {
+        self.change_member(index, |member| member.is_joining = false);
+    }
+
+    /// Takes the last device of the table back, which could not join.
+    pub(crate) fn cancel_join(&self) {
+        self.change(|set| {
+            let member = set.members.pop().expect("a device that joins is the last of the table");
+            assert!(member.is_joining, "no segment is on a device that joins");
+            // A device that failed counts as lost no longer.
+            if !set.is_written(&member) {
+                self.lost.fetch_sub(1, Relaxed);
+            }
+            set.close_slot(member.slot);
         });
     }
 

@@ -1,5 +1,7 @@
 //! The devices of a pool and the zones on them.
 
+// Stands in for a device that the pool has closed.
+mod closed_device;
 // Counts the operations on each device.
 pub(crate) mod counters;
 // Runs operations on the devices and tracks the health of each.

@@ -73,6 +73,19 @@ impl Zones {
         Zones { devices, tick, trimming: None }
     }
 
+    /// Adds a device at the end of the table, with all its zones free.
+    pub(crate) fn add_device(&mut self, zone_count: u32) {
+        self.devices.push(DeviceZones::new(zone_count, 0));
+        self.tick = self.tick.max(u64::from(zone_count));
+    }
+
+    /// Takes the last device back, of which no zone was taken.
+    pub(crate) fn remove_last_device(&mut self) {
+        let removed = self.devices.pop();
+        let is_unused = |d: &DeviceZones| d.queued_at.iter().skip(2).all(Option::is_some);
+        assert!(removed.as_ref().is_some_and(is_unused), "no segment has a zone of it");
+    }
+
     fn device(&self, index: DeviceIndex) -> Option<&DeviceZones> {
         self.devices.get(usize::from(index.0))
     }

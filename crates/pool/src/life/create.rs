@@ -211,7 +211,7 @@ fn refuse_pools(devices: &[Arc<dyn Device>]) -> Result<(), DeviceSetError> {
     Ok(())
 }
 
-fn random_uuid(random: &dyn Random) -> Uuid {
+pub(crate) fn random_uuid(random: &dyn Random) -> Uuid {
     loop {
         let raw = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
         if let Some(uuid) = Uuid::new(raw) {
@@ -220,7 +220,7 @@ fn random_uuid(random: &dyn Random) -> Uuid {
     }
 }
 
-fn empty_root_zones(device: &dyn Device, zone_bytes: u64) -> Result<(), PoolError> {
+pub(crate) fn empty_root_zones(device: &dyn Device, zone_bytes: u64) -> Result<(), PoolError> {
     for at in [0, zone_bytes] {
         match device.reset_zone(at, zone_bytes) {
             // A discard is advice: `clear_old_root_places` clears what counts.
@@ -234,7 +234,7 @@ fn empty_root_zones(device: &dyn Device, zone_bytes: u64) -> Result<(), PoolErro
 /// Clears, on a device that may keep old bytes after a reset, each place in zone 0 and the start of zone 1
 /// where an open would look for a root. Otherwise an open could take a root of an older pool for one of this
 /// pool.
-fn clear_old_root_places(device: &dyn Device, zone_bytes: u64) -> Result<(), PoolError> {
+pub(crate) fn clear_old_root_places(device: &dyn Device, zone_bytes: u64) -> Result<(), PoolError> {
     if device.info().zones.is_some() {
         return Ok(());
     }

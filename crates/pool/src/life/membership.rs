@@ -4,16 +4,83 @@
 //! 1. A change of membership is done once a root with the new table is durable, as any root
 //!    (`Inner::write_table`). A crash leaves the table before the change or the one after it.
 //! 2. The root repeats the payload of the newest root, so a change of membership changes nothing else.
-//! 3. No zone of a device that leaves is taken, from before the root is written that says so (`set_leaving`).
+//! 3. A device joins in two roots. The first lies on the new device alone, the second on as many devices as
+//!    any root. No zone of the device is taken before the second is durable, and it has no root before its
+//!    old root places are cleared (`add_device`; test
+//!    `a_cut_at_any_moment_of_an_add_leaves_the_pool_with_or_without_the_device`).
+//! 4. No zone of a device that leaves is taken, from before the root is written that says so (`set_leaving`).
 
-use warpfire_format::root::{DeviceEntry, DeviceUse};
-use warpfire_units::DeviceIndex;
+use std::sync::Arc;
 
-use crate::error::{MembershipError, PoolError};
-use crate::life::roots::Roots;
+use warpfire_env::{Device, Random};
+use warpfire_format::root::{DEVICES_MAX, DeviceEntry, DeviceUse};
+use warpfire_units::{DeviceIndex, ZoneIndex};
+
+use crate::device::geometry::device_bytes_min;
+use crate::error::{DeviceSetError, MembershipError, PoolError};
+use crate::life::create::{clear_old_root_places, empty_root_zones, random_uuid};
+use crate::life::find_roots::{find_roots, unsupported_root};
+use crate::life::roots::{RootEnd, Roots};
 use crate::pool::{Inner, Pool};
 
 impl Pool {
+    /// Adds a device to the pool, and returns its index. Its zones can be taken from then on. Durable on
+    /// return. `force` overwrites a device that belongs to another pool.
+    ///
+    /// A crash leaves the pool with the device or without it. A device that the crash left with a root of
+    /// this pool, but outside of its table, is added by another call.
+    ///
+    /// # Errors
+    /// `Membership` or `Devices` if the device cannot join: then nothing was written; `OpenForReading`;
+    /// `Device` or `Failed` if a device fails: then the pool is as before.
+    pub fn add_device(
+        &self,
+        device: Arc<dyn Device>,
+        force: bool,
+        random: &dyn Random,
+    ) -> Result<DeviceIndex, PoolError> {
+        let inner = &self.inner;
+        inner.check_writable()?;
+        let mut roots = inner.roots.lock();
+        let zones = inner.zones_to_join(&device, &roots.table, force)?;
+        let (bytes, max) = (roots.payload.len() as u64, inner.payload_bytes_max(roots.table.len() + 1));
+        if bytes > max {
+            return Err(PoolError::RootTooLarge { bytes, max });
+        }
+        inner.repeat_inherited(&mut roots)?;
+        // A root of an older pool must not stand beside the first root of this one.
+        empty_root_zones(device.as_ref(), inner.zone_bytes())?;
+        clear_old_root_places(device.as_ref(), inner.zone_bytes())?;
+        device.flush()?;
+        let point = inner.next_point(&roots);
+        let entry = DeviceEntry {
+            uuid: random_uuid(random),
+            zones,
+            state: DeviceUse::Active,
+            is_leaving: false,
+            joined: inner.epoch,
+            seen: point,
+        };
+        let index = DeviceIndex(u16::try_from(roots.table.len()).expect("the table has room"));
+        inner.devices.begin_join(&entry, device);
+        inner.zones.lock().add_device(zones);
+        roots.table.push(entry);
+        roots.holds.push(false);
+        roots.ends.push(RootEnd::EMPTY);
+        let joined = inner.write_joining_roots(&mut roots, index);
+        if joined.is_ok() {
+            inner.devices.end_join(index);
+            tracing::info!(name: "device_added", device = index.0, uuid = %entry.uuid, zones, "device added");
+        } else {
+            roots.table.pop();
+            roots.holds.pop();
+            roots.ends.pop();
+            inner.zones.lock().remove_last_device();
+            inner.devices.cancel_join();
+        }
+        joined.map(|()| index)
+    }
+
     /// Marks a device as leaving, or as staying again. A device that leaves gets no new columns; those that
     /// it has stay readable until the caller has moved them. Durable on return.
     ///
@@ -46,6 +113,56 @@ impl Pool {
 }
 
 impl Inner {
+    /// The number of zones of a device that may join.
+    fn zones_to_join(
+        &self,
+        device: &Arc<dyn Device>,
+        table: &[DeviceEntry],
+        force: bool,
+    ) -> Result<u32, PoolError> {
+        let (info, zone_bytes) = (device.info(), self.zone_bytes());
+        let name = info.name.clone();
+        if table.len() >= DEVICES_MAX {
+            return Err(MembershipError::TableFull { held: table.len() }.into());
+        }
+        if let Some(own) = info.zones.filter(|own| own.zone_bytes != zone_bytes) {
+            let found_bytes = own.zone_bytes;
+            return Err(MembershipError::OtherZones { device: name, found_bytes, zone_bytes }.into());
+        }
+        let (size_bytes, least_bytes) = (info.size_bytes, device_bytes_min(Some(zone_bytes)));
+        if size_bytes < least_bytes {
+            return Err(MembershipError::TooSmall { device: name, size_bytes, least_bytes }.into());
+        }
+        let found = find_roots(std::slice::from_ref(device)).pop().unwrap_or_default();
+        if let Some(root) = found.first().map(|root| &root.header) {
+            let is_own = root.pool == self.uuid;
+            let stays = |e: &DeviceEntry| e.uuid == root.device_uuid && e.state != DeviceUse::Gone;
+            if is_own && table.iter().any(stays) {
+                return Err(MembershipError::Member { device: name }.into());
+            }
+            // One of this pool that is not in its table has left, or a crash came while it joined.
+            if !is_own && !force {
+                return Err(DeviceSetError::InUse { device: name, pool: root.pool }.into());
+            }
+        } else if let Some(found) = unsupported_root(device.as_ref()).filter(|_| !force) {
+            return Err(DeviceSetError::Unsupported { device: name, found }.into());
+        }
+        Ok(u32::try_from(size_bytes / zone_bytes).unwrap_or(u32::MAX))
+    }
+
+    /// Writes the first root of a device that joins, and then the root that takes it in.
+    fn write_joining_roots(&self, roots: &mut Roots, index: DeviceIndex) -> Result<(), PoolError> {
+        // As before any root: all that was written so far is durable.
+        self.flush()?;
+        let payload = roots.payload.clone();
+        roots.config_version += 1;
+        if self.write_copies(roots, &payload, false, &[index], 1)? < 1 {
+            return Err(self.failed());
+        }
+        roots.ends[usize::from(index.0)] = RootEnd::away_from(ZoneIndex(0));
+        self.append_root(roots, payload, false)
+    }
+
     /// Writes a root with this device table and the payload of the newest root. If that fails, the next root
     /// has the table from before.
     fn write_table(&self, roots: &mut Roots, table: Vec<DeviceEntry>) -> Result<(), PoolError> {

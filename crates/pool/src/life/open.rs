@@ -123,7 +123,7 @@ impl Pool {
         refuse_diverged(&labelled, newest, &table)?;
         let header = newest.whole.as_ref().expect("the newest root is whole").header.clone();
         let zone_bytes = u64::from(header.zone_blocks) * BLOCK_BYTES as u64;
-        let ends = root_ends(&labelled, table.len());
+        let ends = root_ends(&labelled, &table);
         let all = || labelled.iter().flat_map(|l| &l.roots).map(|r| &r.header);
         let epoch_max = all().map(|h| h.epoch).max().unwrap_or(header.epoch);
         let sequence = all().map(|h| h.sequence).max().unwrap_or(header.sequence);
@@ -255,9 +255,9 @@ fn whole_root(device: &dyn Device, roots: &DeviceRoots) -> Option<FoundRoot> {
     roots.iter().find(verifies).cloned()
 }
 
-/// Refuses devices of two pools, and two devices with one index.
+/// Refuses devices of two pools, and two copies of one device.
 fn refuse_mixed(labelled: &[LabelledDevice]) -> Result<(), DeviceSetError> {
-    let mut by_index: BTreeMap<DeviceIndex, &LabelledDevice> = BTreeMap::new();
+    let mut by_uuid: BTreeMap<Uuid, &LabelledDevice> = BTreeMap::new();
     let mut pool = None;
     for l in labelled {
         let header = &l.label().header;
@@ -265,7 +265,7 @@ fn refuse_mixed(labelled: &[LabelledDevice]) -> Result<(), DeviceSetError> {
         if header.pool != expected {
             return Err(DeviceSetError::Foreign { device: l.name(), found: header.pool, expected });
         }
-        if let Some(other) = by_index.insert(header.device, l) {
+        if let Some(other) = by_uuid.insert(header.device_uuid, l) {
             let index = header.device;
             return Err(DeviceSetError::Duplicate { index, first: other.name(), second: l.name() });
         }
@@ -351,10 +351,10 @@ fn refuse_few(
 }
 
 /// The place of the next root on each device: the zone that does not hold the device's newest whole root.
-fn root_ends(labelled: &[LabelledDevice], devices: usize) -> Vec<RootEnd> {
+fn root_ends(labelled: &[LabelledDevice], table: &[DeviceEntry]) -> Vec<RootEnd> {
     // Missing devices get a place too. It is not used in this session.
-    let mut ends = vec![RootEnd::away_from(ZoneIndex(1)); devices];
-    for l in labelled {
+    let mut ends = vec![RootEnd::away_from(ZoneIndex(1)); table.len()];
+    for l in labelled.iter().filter(|l| l.entry(table).is_some()) {
         let keep = l.whole.as_ref().unwrap_or(l.label());
         if let Some(end) = ends.get_mut(usize::from(keep.header.device.0)) {
             *end = RootEnd::away_from(keep.zone);
@@ -376,7 +376,11 @@ fn assign_slots(
         // The newest root decides which devices belong to the pool. A device that it does not list, or lists
         // under another uuid, was replaced.
         let Some((entry, place)) = l.entry(table).zip(by_index.get_mut(index)) else {
-            tracing::warn!(device = %l.name(), index, "device left out");
+            tracing::warn!(
+                device = %l.name(),
+                index,
+                "device left out: it has left the pool, or its addition was not completed; add it again to use it"
+            );
             continue;
         };
         let needed_bytes = u64::from(entry.zones) * zone_bytes;
@@ -384,7 +388,7 @@ fn assign_slots(
         if found_bytes < needed_bytes {
             return Err(DeviceSetError::Shrunk { device: l.name(), found_bytes, needed_bytes });
         }
-        assert!(place.is_none(), "two devices with one index were refused before");
+        assert!(place.is_none(), "two copies of one device were refused before");
         *place = Some(l.device);
     }
     Ok(by_index)

@@ -116,9 +116,7 @@ impl Pool {
     /// Most payload bytes of a root.
     #[must_use]
     pub fn root_payload_bytes_max(&self) -> u64 {
-        let blocks = u64::from(self.inner.zone_blocks) - 1;
-        let table = table_bytes(self.inner.devices.table_len()) as u64;
-        (blocks * BLOCK_BYTES as u64 - table).min(u64::from(u32::MAX) - table)
+        self.inner.payload_bytes_max(self.inner.devices.table_len())
     }
 
     /// Writes a root with `payload`, which the next open returns. Durable on return. Everything written
@@ -142,6 +140,13 @@ impl Pool {
 }
 
 impl Inner {
+    /// Most payload bytes of a root with so many devices in its table.
+    pub(crate) fn payload_bytes_max(&self, devices: usize) -> u64 {
+        let blocks = u64::from(self.zone_blocks) - 1;
+        let table = table_bytes(devices) as u64;
+        (blocks * BLOCK_BYTES as u64).min(u64::from(u32::MAX)).saturating_sub(table)
+    }
+
     /// Writes the inherited root again with this session's epoch, unless this session wrote a root already.
     pub(crate) fn ensure_epoch_is_durable(&self) -> Result<(), PoolError> {
         self.repeat_inherited(&mut self.roots.lock())
@@ -242,9 +247,14 @@ impl Inner {
         Ok(copies)
     }
 
+    /// The point of the next root.
+    pub(crate) fn next_point(&self, roots: &Roots) -> RootPoint {
+        RootPoint { epoch: self.epoch, session: roots.session, sequence: roots.sequence + 1 }
+    }
+
     /// Brings the device table to what the next root says.
     fn renew_table(&self, roots: &mut Roots, is_inherited: bool) {
-        let point = RootPoint { epoch: self.epoch, session: roots.session, sequence: roots.sequence };
+        let point = RootPoint { sequence: roots.sequence, ..self.next_point(roots) };
         for (index, (entry, holds)) in (0u16..).zip(roots.table.iter_mut().zip(&roots.holds)) {
             let is_written = self.devices.writable(DeviceIndex(index));
             entry.state = state_in_next_root(entry.state, is_written, is_inherited);

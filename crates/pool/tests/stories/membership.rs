@@ -1,14 +1,31 @@
 //! Devices leave the pool and stay in it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use warpfire_pool::{MembershipError, PoolError};
-use warpfire_sim_env::Event;
+use warpfire_env::Device;
+use warpfire_pool::{DeviceSetError, MembershipError, Pool, PoolError};
+use warpfire_sim_env::{DeviceSpec, DistinctNumbers, Event, Fault, SimDevice, SimWorld};
 use warpfire_units::DeviceIndex;
 
-use crate::rig::{assert_reads, id, open, open_with, world, write_segment};
+use crate::rig::{
+    DEVICE_BYTES, WrittenSegment, ZONE_BYTES, assert_reads, create, devices_without, id, open, open_with,
+    options, world, write_segment,
+};
 
-fn is_leaving(pool: &warpfire_pool::Pool) -> Vec<bool> {
+fn add(pool: &Pool, device: Arc<dyn Device>) -> Result<DeviceIndex, PoolError> {
+    pool.add_device(device, false, &DistinctNumbers)
+}
+
+fn blank(world: &mut SimWorld) -> Arc<SimDevice> {
+    world.add(DeviceSpec::append_only("new", DEVICE_BYTES))
+}
+
+fn lies_on(w: &WrittenSegment, device: DeviceIndex) -> bool {
+    w.descriptor.columns.iter().any(|c| c.0 == device)
+}
+
+fn is_leaving(pool: &Pool) -> Vec<bool> {
     pool.status().devices.iter().map(|d| d.is_leaving).collect()
 }
 
@@ -16,7 +33,7 @@ fn is_leaving(pool: &warpfire_pool::Pool) -> Vec<bool> {
 fn a_device_that_leaves_is_read_and_gets_no_new_column_also_after_an_open() {
     let (world, pool) = world(1, 4, 2, 1);
     let leaver = DeviceIndex(1);
-    let lies_on = |w: &crate::rig::WrittenSegment| w.descriptor.columns.iter().any(|c| c.0 == leaver);
+    let lies_on = |w: &WrittenSegment| lies_on(w, leaver);
     let before: Vec<_> = (1..6).map(|n| write_segment(&pool, id(n), &[90_000])).collect();
     assert!(before.iter().any(lies_on));
     pool.set_leaving(leaver, true).unwrap();
@@ -74,4 +91,118 @@ fn a_cut_at_any_moment_of_the_mark_leaves_the_table_before_or_after_it() {
         }
     }
     assert_eq!(found.len(), 2, "cuts before the root and after it");
+}
+
+#[test]
+fn an_added_device_takes_segments_and_belongs_to_the_pool_from_then_on() {
+    let (mut world, pool) = world(4, 3, 2, 1);
+    let before = write_segment(&pool, id(1), &[90_000]);
+    let free_before = pool.free_segments(warpfire_pool::SegmentKind::Bulk);
+    let added = blank(&mut world);
+    assert_eq!(add(&pool, added), Ok(DeviceIndex(3)));
+    assert_eq!(pool.status().devices.len(), 4);
+    assert!(pool.free_segments(warpfire_pool::SegmentKind::Bulk) > free_before);
+    let after: Vec<_> = (2..6).map(|n| write_segment(&pool, id(n), &[90_000])).collect();
+    assert!(after.iter().any(|w| lies_on(w, DeviceIndex(3))));
+    let all: Vec<_> = std::iter::once(&before).chain(&after).collect();
+    for lost in 0..4 {
+        let pool = open_with(devices_without(&world, &[lost]), &all);
+        all.iter().for_each(|w| assert_reads(&pool, w));
+        assert_eq!(pool.status().lost(), 1);
+    }
+    assert!(world.sims().iter().all(|d| d.overwrites().is_empty()));
+}
+
+#[test]
+fn a_device_that_cannot_join_is_refused_and_nothing_is_written() {
+    let (mut home, pool) = world(5, 3, 2, 1);
+    let small = home.add(DeviceSpec::append_only("small", 8 * ZONE_BYTES));
+    let zoned = home.add(DeviceSpec::zoned("zoned", DEVICE_BYTES, 2 * ZONE_BYTES));
+    let (other, _other_pool) = world(6, 3, 2, 1);
+    let member = home.devices()[1].clone();
+    let foreign = other.devices()[0].clone();
+    let changes = || home.changes_asked() + other.changes_asked();
+    let before = changes();
+    let membership = |refused: Result<DeviceIndex, PoolError>| match refused {
+        Err(PoolError::Membership(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(membership(add(&pool, small)), MembershipError::TooSmall { .. }));
+    assert!(matches!(membership(add(&pool, zoned)), MembershipError::OtherZones { .. }));
+    let forced = pool.add_device(Arc::clone(&member), true, &DistinctNumbers);
+    assert!(matches!(membership(forced), MembershipError::Member { .. }));
+    let in_use = add(&pool, Arc::clone(&foreign));
+    assert!(matches!(in_use, Err(PoolError::Devices(DeviceSetError::InUse { .. }))), "{in_use:?}");
+    assert_eq!(changes(), before);
+    assert_eq!(pool.add_device(foreign, true, &DistinctNumbers), Ok(DeviceIndex(3)));
+}
+
+#[test]
+fn a_cut_at_any_moment_of_an_add_leaves_the_pool_with_or_without_the_device() {
+    let mut home = SimWorld::of(7, 3, &DeviceSpec::append_only("flash", DEVICE_BYTES));
+    drop(create(&home, &options(2, 1)).unwrap());
+    let (pool, _) = open(home.devices()).unwrap();
+    let written = write_segment(&pool, id(1), &[90_000]);
+    drop(pool);
+    let pool = open_with(home.devices(), &[&written]);
+    let added = blank(&mut home);
+    home.record();
+    add(&pool, added).unwrap();
+    home.mark(0);
+    let recording = home.take_recording().unwrap();
+    let mut replay = recording.replay();
+    let (mut is_durable, mut found) = (false, BTreeSet::new());
+    while let Some(event) = replay.advance() {
+        is_durable |= matches!(event, Event::Mark(_));
+        for cut in replay.cuts(8, 7) {
+            let crashed = replay.cut(&cut);
+            // Without the new device the pool goes on too, and takes it in later.
+            for without in [&[][..], &[3], &[0]] {
+                let crashed = crashed.fork();
+                let pool = open_with(devices_without(&crashed, without), &[&written]);
+                assert_reads(&pool, &written);
+                let devices = pool.status().devices.len();
+                let knows = devices == 4;
+                assert!(knows || !is_durable, "an add is durable when it returns: {without:?} {cut:?}");
+                found.insert((without.contains(&3), knows));
+                if without.is_empty() && !knows {
+                    add(&pool, crashed.devices()[3].clone()).unwrap();
+                }
+                let next = write_segment(&pool, id(9), &[40_000]);
+                // As any client does before it relies on what it wrote.
+                pool.write_root(b"of the next session").unwrap();
+                drop(pool);
+                if without == [3] && !knows {
+                    // The device is half added, or blank.
+                    let pool = open_with(crashed.devices(), &[&written, &next]);
+                    assert_eq!(pool.status().devices.len(), 3);
+                    assert_eq!(add(&pool, crashed.devices()[3].clone()), Ok(DeviceIndex(3)));
+                    drop(pool);
+                }
+                let pool = open_with(crashed.devices(), &[&written, &next]);
+                assert_reads(&pool, &written);
+                assert_reads(&pool, &next);
+            }
+        }
+    }
+    assert_eq!(found.len(), 4, "with and without the device, named and not: {found:?}");
+}
+
+#[test]
+fn a_device_that_fails_while_it_joins_leaves_the_pool_as_it_was() {
+    for failing in 0..6 {
+        let (mut home, pool) = world(8, 3, 2, 1);
+        let written = write_segment(&pool, id(1), &[90_000]);
+        let added = blank(&mut home);
+        added.inject(Fault::Vanish { after: failing });
+        let joined = add(&pool, added);
+        let devices = if joined.is_ok() { 4 } else { 3 };
+        assert_eq!(pool.status().devices.len(), devices, "{joined:?}");
+        assert!(joined.is_ok() || pool.status().lost() == 0, "{joined:?}");
+        assert_reads(&pool, &written);
+        let next = write_segment(&pool, id(2), &[40_000]);
+        drop(pool);
+        let pool = open_with(home.devices(), &[&written, &next]);
+        assert_reads(&pool, &next);
+    }
 }

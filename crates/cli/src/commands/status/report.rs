@@ -301,7 +301,8 @@ impl StatusReport {
         }
     }
 
-    fn device_columns(&self) -> Columns {
+    /// A table of the devices.
+    pub fn device_columns(&self) -> Columns {
         let mut columns = Columns::new(&[
             "device",
             "state",

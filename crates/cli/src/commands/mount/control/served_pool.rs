@@ -1,4 +1,4 @@
-//! The work of a server for its clients: status, trim and scrub.
+//! The work of a server for its clients: status, trim, scrub, and changes of its devices.
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
@@ -13,6 +13,7 @@ use warpfire_terminal::Failure;
 use super::lost_files::lost_files;
 use super::socket::Client;
 use super::wire::Answer;
+use crate::commands::device::{AddOrder, add_to};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress, pause_nanos};
 use crate::commands::status::{ErrorReport, StatusReport};
 use crate::commands::trim::TrimOutput;
@@ -58,6 +59,16 @@ impl ServedPool {
         let trimmed = trimmed.map_err(|error| Failure::pool(&error))?;
         let nanos = SystemClock.monotonic_nanos() - started_nanos;
         Ok(Answer::Trimmed(TrimOutput::new(&trimmed, &self.pool, nanos)))
+    }
+
+    /// Adds a device.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); the device cannot join.
+    pub fn add_device(&self, order: &AddOrder) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        let (index, available_bytes) = add_to(&self.pool, order)?;
+        Ok(Answer::DeviceAdded { index, available_bytes })
     }
 
     /// Scrubs the pool, and remembers what it has found.

@@ -5,8 +5,9 @@
 //! 2. At most `CONNECTIONS_MAX` connections are open. One more closes the oldest that has no work. So clients
 //!    that send nothing, or take no answer, keep nobody out, and hold no more than these threads.
 //! 3. A request is read to its line end or to `REQUEST_BYTES_MAX`, and never further.
-//! 4. One trim or scrub runs at a time, and waits for no client: progress that a client does not take is left
-//!    out. The work ends at its next step when its client closes, or when the mount ends (`Client::goes_on`).
+//! 4. One trim, scrub or change of devices runs at a time, and waits for no client: progress that a client
+//!    does not take is left out. The work ends at its next step when its client closes, or when the mount
+//!    ends (`Client::goes_on`).
 //! 5. When `stop` has returned, no work runs and none begins.
 //! 6. A client that waits for the end holds a descriptor and no thread. There are `WAITING_MAX` at most.
 
@@ -222,6 +223,9 @@ impl ControlSocket {
             Ok(Request::AwaitEnd) => return self.await_end(stream).unwrap_or(()),
             Ok(Request::Status) => Ok(pool.status()),
             Ok(Request::Trim) => self.work(stream, number, &mut unsent, |client| pool.trim(client)),
+            Ok(Request::AddDevice(order)) => {
+                self.work(stream, number, &mut unsent, |_| pool.add_device(&order))
+            }
             Ok(Request::Scrub { rate_bytes }) => {
                 self.work(stream, number, &mut unsent, |client| pool.scrub(rate_bytes, client))
             }
@@ -253,7 +257,7 @@ impl ControlSocket {
             Ok(work) => work,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                return Err(Failure::new("another trim or scrub of this pool runs")
+                return Err(Failure::new("another trim, scrub or change of devices of this pool runs")
                     .hint("wait for its end, or cancel it with Ctrl-C where it was started"));
             }
         };
@@ -457,7 +461,10 @@ mod tests {
         let served = Served::start(false);
         let scrub = slow_scrub(&served);
         let answers = served.ask(&RequestLine::new(Request::Trim).to_line());
-        assert_eq!(answers[0]["error"]["message"], "another trim or scrub of this pool runs");
+        assert_eq!(
+            answers[0]["error"]["message"],
+            "another trim, scrub or change of devices of this pool runs"
+        );
         // No number of silent clients closes the connection that has work.
         let silent: Vec<_> = (0..100).map(|_| served.connect()).collect();
         assert!(served.has_status());

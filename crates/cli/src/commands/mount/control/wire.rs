@@ -1,7 +1,7 @@
 //! Requests to the server of a mounted pool, and its answers.
 //!
 //! ```text
-//!   client  {"version":1,"request":"scrub","rate_bytes":50000000}\n     one line, at most 4096 bytes
+//!   client  {"version":1,"request":"scrub","rate_bytes":50000000}\n     one line, at most 16384 bytes
 //!   server  {"scrubbing":{"segments":7, ...}}\n                        any number of lines
 //!   server  {"scrubbed":{...}}\n  or  {"error":{...}}\n                one line; then the server closes
 //! ```
@@ -14,6 +14,7 @@ use std::num::NonZeroU64;
 use serde::{Deserialize, Serialize};
 use warpfire_terminal::{Failure, RelayedFailure};
 
+use crate::commands::device::AddOrder;
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress};
 use crate::commands::status::StatusReport;
 use crate::commands::trim::TrimOutput;
@@ -22,16 +23,18 @@ use crate::commands::trim::TrimOutput;
 pub const VERSION: u32 = 1;
 
 /// Most bytes of a request, with its line end.
-pub const REQUEST_BYTES_MAX: usize = 4096;
+pub const REQUEST_BYTES_MAX: usize = 16384;
 
 /// A request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
     /// The status of the pool.
     Status,
     /// Release the space that the pool does not need.
     Trim,
+    /// Add a device to the pool.
+    AddDevice(AddOrder),
     /// Wait for the end of the mount. The first answer is `awaiting`, at once.
     AwaitEnd,
     /// Verify everything, and repair what parity covers.
@@ -42,7 +45,7 @@ pub enum Request {
 }
 
 /// A request as it is sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RequestLine {
     version: u32,
     #[serde(flatten)]
@@ -65,6 +68,13 @@ pub enum Answer {
     Trimming(u64),
     /// The result of `trim`.
     Trimmed(TrimOutput),
+    /// The device has joined.
+    DeviceAdded {
+        /// Its index in the pool.
+        index: u16,
+        /// Bytes that can be written to files.
+        available_bytes: u64,
+    },
     /// How far a scrub is.
     Scrubbing(ScrubProgress),
     /// The result of `scrub`.
@@ -82,7 +92,7 @@ pub enum Answer {
 
 impl Request {
     /// Whether the result follows at once.
-    pub fn is_short(self) -> bool {
+    pub fn is_short(&self) -> bool {
         matches!(self, Request::Status | Request::AwaitEnd)
     }
 }
@@ -94,8 +104,9 @@ impl RequestLine {
     }
 
     /// The line that is sent.
-    pub fn to_line(self) -> Vec<u8> {
-        let mut line = serde_json::to_vec(&self).expect("a request has string keys only");
+    pub fn to_line(&self) -> Vec<u8> {
+        let mut line =
+            serde_json::to_vec(self).expect("a request has string keys only, and a path that is UTF-8");
         line.push(b'\n');
         line
     }
@@ -144,7 +155,7 @@ mod tests {
         assert_eq!(line, b"{\"version\":1,\"request\":\"trim\"}\n");
         assert_eq!(RequestLine::parse(&line).expect("a request"), Request::Trim);
         let scrub = Request::Scrub { rate_bytes: NonZeroU64::new(4096) };
-        let line = RequestLine::new(scrub).to_line();
+        let line = RequestLine::new(scrub.clone()).to_line();
         assert_eq!(line, b"{\"version\":1,\"request\":\"scrub\",\"rate_bytes\":4096}\n");
         assert_eq!(RequestLine::parse(&line).expect("a request"), scrub);
     }

@@ -1,0 +1,115 @@
+//! Devices join a pool, mounted and not.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::fixture::{Fixture, bytes, documents};
+use crate::mounted::{MountedFixture, can_mount};
+
+fn available(fixture: &Fixture) -> u64 {
+    let said = fixture.run(["df", "--json", "pool"]).succeeded();
+    documents(&said)[0]["available_bytes"].as_u64().expect("a number")
+}
+
+#[test]
+fn a_device_that_is_added_is_listed_and_written_and_can_stand_in_for_another() {
+    let fixture = Fixture::pool(2, 1, 1, 32);
+    fixture.local("before", bytes(1, 5 << 20));
+    fixture.run(["cp", "before", "pool:/"]).succeeded();
+    let free = available(&fixture);
+    let said = fixture.run(["device", "add", "--dry-run", "pool", "pool/2.img"]).succeeded();
+    assert!(
+        said.contains("gets 1 device; ") && said.ends_with("  pool/2.img  32 MiB  new image file\n"),
+        "{said}"
+    );
+    assert!(!fixture.path("pool/2.img").exists());
+    let said = fixture.run(["device", "add", "pool", "pool/2.img"]).succeeded();
+    assert!(said.contains("pool/2.img is device 2: "), "{said}");
+    assert!(available(&fixture) > free, "there is more room");
+    fixture.local("after", bytes(2, 12 << 20));
+    fixture.run(["cp", "after", "pool:/"]).succeeded();
+    let listed = documents(&fixture.run(["device", "list", "--json", "pool"]).succeeded());
+    let used =
+        |d: &serde_json::Value| d["size_bytes"].as_u64() > d["free_bytes"].as_u64().map(|b| b + (4 << 20));
+    assert_eq!(listed.len(), 3);
+    assert!(listed.iter().all(|d| d["state"] == "present" && used(d)), "{listed:?}");
+    fixture.run(["fsck", "pool"]).succeeded();
+    for lost in 0..3 {
+        let kept: Vec<String> = (0..3).filter(|n| *n != lost).map(|n| format!("pool/{n}.img")).collect();
+        for (name, seed, len) in [("before", 1, 5 << 20), ("after", 2, 12 << 20)] {
+            let back = format!("back{lost}{name}");
+            fixture.run(["cp", &format!("{}:/{name}", kept.join(",")), &back]).succeeded();
+            assert_eq!(std::fs::read(fixture.path(&back)).expect("copied"), bytes(seed, len));
+        }
+    }
+}
+
+#[test]
+fn every_device_that_cannot_join_is_refused_with_its_reason() {
+    let fixture = Fixture::pool(2, 1, 1, 32);
+    fixture.run(["mkfs", "--size", "32M", "other.img"]).succeeded();
+    fixture.local("small.img", vec![0; 1 << 20]);
+    fixture.local("letter.img", bytes(1, 32 << 20));
+    for (words, code, sentence) in [
+        ("pool pool/1.img", 1, "pool/1.img belongs to the pool already"),
+        (
+            "pool other.img",
+            1,
+            "other.img contains a Warpfire pool; name another device, or overwrite this one with --force",
+        ),
+        (
+            "pool letter.img",
+            1,
+            "letter.img contains data of an unknown kind; name another device, or overwrite this one with --force",
+        ),
+        (
+            "pool small.img",
+            1,
+            "small.img is too small for this pool: it has 1 MiB, but 16 zones of 1 MiB take 16 MiB; choose a larger device",
+        ),
+        ("pool a.img a.img", 2, "a.img is named twice; name each device once"),
+        (
+            "absent a.img",
+            3,
+            "absent: no such image or device; check the path; in this directory are letter.img, other.img, pool, small.img",
+        ),
+    ] {
+        let said = fixture.run(["device", "add"].into_iter().chain(words.split(' '))).failed(code);
+        let first = said.lines().next().unwrap_or_default().to_lowercase();
+        assert_eq!(first, format!("warpfire: {}", sentence.to_lowercase()), "{words}");
+    }
+    assert!(!fixture.path("a.img").exists());
+    assert_eq!(documents(&fixture.run(["device", "list", "--json", "pool"]).succeeded()).len(), 2);
+    let said = fixture.run(["device", "add", "--force", "--yes", "pool", "other.img"]).succeeded();
+    assert!(said.contains("OVERWRITES a Warpfire pool"), "{said}");
+    fixture.run(["fsck", "pool/0.img,pool/1.img,other.img"]).succeeded();
+}
+
+#[test]
+fn a_device_joins_a_mounted_pool_while_it_is_written() {
+    if !can_mount() {
+        return;
+    }
+    let pool = MountedFixture::new();
+    let devices = || documents(&pool.0.run(["device", "list", "--json", "mnt"]).succeeded()).len();
+    let before = devices();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in (0..).take_while(|_| !is_done.load(Ordering::Relaxed)) {
+                std::fs::write(pool.0.path(&format!("mnt/{}", n % 8)), bytes(n % 8, 300_000))
+                    .expect("written");
+            }
+        });
+        let said = pool.0.run(["device", "add", "mnt", "pool/new.img"]).succeeded();
+        is_done.store(true, Ordering::Relaxed);
+        assert!(said.contains(&format!("pool/new.img is device {before}: ")), "{said}");
+    });
+    assert_eq!(devices(), before + 1);
+    std::fs::write(pool.0.path("mnt/more"), bytes(9, 20 << 20)).expect("written");
+    let said = pool.0.run(["device", "add", "mnt", "pool/new.img"]).failed(1);
+    assert!(said.contains("pool/new.img belongs to the pool already"), "{said}");
+    pool.0.run(["umount", "mnt"]).succeeded();
+    pool.0.run(["fsck", "pool"]).succeeded();
+    pool.0.run(["cp", "pool:/more", "back"]).succeeded();
+    assert_eq!(std::fs::read(pool.0.path("back")).expect("copied"), bytes(9, 20 << 20));
+}
