@@ -169,19 +169,13 @@ impl WriteQueue {
             "one driver at a time, and none after a failure"
         );
         queue.has_driver = true;
-        let mut bytes = 0;
-        let fits = |waiting: &&QueueEntry| {
-            let is_first = bytes == 0;
-            bytes += waiting.queued.buf.len();
-            is_first || bytes <= SUBMIT_MAX_BYTES
-        };
+        let count = submission_len(queue.waiting.iter().map(|w| w.queued.buf.len()));
         let batch: Vec<Arc<QueuedStripe>> =
-            queue.waiting.iter().take_while(fits).map(|w| w.queued.clone()).collect();
+            queue.waiting.iter().take(count).map(|w| w.queued.clone()).collect();
         // The devices work without the lock. The stripes stay in the queue until then, so readers find their
         // bytes, and the order of the front is safe: only a driver takes stripes out.
         drop(queue);
         let mut guard = DriverGuard { write_queue: self, is_over: false };
-        let count = batch.len();
         let result = submit(batch);
         let mut queue = self.queue.lock();
         match result {
@@ -273,6 +267,18 @@ impl WriteQueue {
     }
 }
 
+/// How many stripes of these lengths, from the front, are submitted together: as many as
+/// `SUBMIT_MAX_BYTES` allows, and at least one.
+fn submission_len(lens_bytes: impl Iterator<Item = usize>) -> usize {
+    let mut bytes = 0;
+    let fits = |len_bytes: &usize| {
+        let is_first = bytes == 0;
+        bytes += len_bytes;
+        is_first || bytes <= SUBMIT_MAX_BYTES
+    };
+    lens_bytes.take_while(fits).count()
+}
+
 fn submit(batch: Vec<Arc<QueuedStripe>>) -> Result<(), PoolError> {
     let stripes: Vec<_> = batch.iter().map(|queued| (&queued.stripe, &queued.buf)).collect();
     PreparedStripe::submit(&stripes)
@@ -325,5 +331,20 @@ impl Drop for WriterThread {
         {
             tracing::error!(name: "log_writer_thread_panicked", "the writer thread panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stripes_are_submitted_together_up_to_a_limit_and_a_longer_one_alone() {
+        let len = |lens: &[usize]| submission_len(lens.iter().copied());
+        let half = SUBMIT_MAX_BYTES / 2;
+        assert_eq!(len(&[100; 50]), 50);
+        assert_eq!(len(&[half, half, 1]), 2);
+        assert_eq!(len(&[half, half + 1]), 1);
+        assert_eq!(len(&[3 * SUBMIT_MAX_BYTES, 1]), 1);
     }
 }

@@ -3,8 +3,10 @@
 mod rig;
 
 use rig::{Client, SHAPES, ZONE_BYTES, ZONES, assert_append_only, content, open, shape};
-use warpfire_log::{Admit, LogError, LogPos, LogStore, Stream};
-use warpfire_sim_env::SimRandom;
+use warpfire_env::Timestamp;
+use warpfire_log::{Admit, Log, LogError, LogPos, LogStore, Stream};
+use warpfire_pool::{CreateOptions, Pool};
+use warpfire_sim_env::{DeviceSpec, SimRandom, SimWorld};
 use warpfire_units::SlicePtr;
 
 #[test]
@@ -23,6 +25,22 @@ fn synced_bytes_are_there_after_reopening_on_every_shape() {
         Client::recovered(open(&world).unwrap(), &client.history, client.acked, &context);
         assert_append_only(&world, &context);
     }
+}
+
+/// One group lists several stripes of one segment. Recovery verifies each of them.
+#[test]
+fn a_group_of_many_stripes_is_there_after_reopening() {
+    let zone_bytes = 8 << 20;
+    let world = SimWorld::of(2, 1, &DeviceSpec::append_only("flash", 20 * zone_bytes));
+    let options = CreateOptions { data: 1, parity: 0, zone_bytes: Some(zone_bytes), force: false };
+    let pool = Pool::create(world.devices(), &options, &*world.random(), Timestamp::default()).unwrap();
+    let mut client = Client::new(Log::create(pool).unwrap().0);
+    let before = client.log.pool().counters().total.writes;
+    client.add(Stream::Large, 5 << 20, 0).unwrap();
+    client.sync().unwrap();
+    assert!(client.log.pool().counters().total.writes - before > 5, "no stripe is longer than 1 MiB");
+    drop(client.log);
+    Client::recovered(open(&world).unwrap(), &client.history, client.acked, "5 MiB in one group");
 }
 
 #[test]

@@ -140,10 +140,12 @@ fn a_damaged_segment_is_the_first_victim() {
     world.sims()[1].inject(Fault::Fail { op: OpClass::Read, after: 0, lasting: false });
     let mut bytes = vec![0; 20_000];
     let damaged = slices[20];
+    assert_eq!(log.damage_seen(), 0);
     while !log.pool().damaged_segments().contains(&damaged.segment) {
         world.sims()[2].inject(Fault::Fail { op: OpClass::Read, after: 0, lasting: false });
         let _read_or_refused = log.read(damaged, &mut bytes);
     }
+    assert!(log.damage_seen() > 0);
     assert_eq!(log.victims(1), [damaged.segment]);
 }
 

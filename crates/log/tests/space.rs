@@ -1,0 +1,50 @@
+//! The figures of space: each zone of the devices is counted once, whatever it holds.
+
+mod rig;
+
+use rig::{Client, SHAPES, ZONES, content};
+use warpfire_log::{LogStore, Stream};
+use warpfire_sim_env::SimRandom;
+use warpfire_units::SlicePtr;
+
+/// On a pool with as many devices as columns, each segment takes a zone of each device. So the sum is the
+/// payload of all zones but the two for roots, at every moment.
+#[test]
+fn live_garbage_and_free_bytes_are_those_of_all_zones() {
+    for shape in [SHAPES[0], SHAPES[1]] {
+        let world = shape.world(5);
+        let mut client = Client::new(shape.create(&world).unwrap());
+        let all_bytes = (ZONES - 2) * client.log.segment_bytes();
+        let random = SimRandom::new(5);
+        for step in 0..400 {
+            client.step(&random).unwrap();
+            let space = client.log.space();
+            assert_eq!(space.total_bytes, all_bytes, "{shape:?}, step {step}: {space:?}");
+            client.check(&format!("{shape:?}, step {step}"));
+        }
+    }
+}
+
+#[test]
+fn garbage_between_live_bytes_is_stuck_until_the_segment_is_worth_cleaning() {
+    let shape = SHAPES[0];
+    let log = shape.create(&shape.world(6)).unwrap();
+    let slices: Vec<SlicePtr> =
+        (0..40).map(|n| log.append(Stream::Large, &content(n, 8 << 10)).unwrap()[0]).collect();
+    log.sync().unwrap();
+    let full = log.space();
+    let first = slices[0].segment;
+    let in_first: Vec<&SlicePtr> = slices.iter().filter(|s| s.segment == first).collect();
+    assert!(in_first.len() >= 10, "a tenth of the segment is less than the limit");
+
+    log.release(first, 8 << 10);
+    let space = log.space();
+    assert!(log.victims(9).is_empty());
+    assert_eq!(space.garbage_bytes - full.garbage_bytes, 8 << 10);
+    assert_eq!(space.stuck_bytes - full.stuck_bytes, 8 << 10);
+
+    in_first[5..].iter().for_each(|s| log.release(first, u64::from(s.len_bytes)));
+    let space = log.space();
+    assert_eq!(log.victims(9), [first]);
+    assert!(space.garbage_bytes > full.garbage_bytes && space.stuck_bytes <= full.stuck_bytes, "{space:?}");
+}
