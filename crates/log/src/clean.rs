@@ -9,7 +9,7 @@ use warpfire_format::segment::SegmentKind;
 use warpfire_pool::Trimmed;
 use warpfire_units::SegmentId;
 
-use crate::limits::{LOG_RESERVE_SEGMENTS, RESERVE_PART, RESERVE_SEGMENTS_MIN};
+use crate::limits::{LOG_RESERVE_SEGMENTS, RECOVERY_RESERVE, RESERVE_PART, RESERVE_SEGMENTS_MIN};
 use crate::log::Log;
 use crate::segment_table::SegmentStage;
 use crate::store::{LogError, LogStore, ScrubbedSegment, Space};
@@ -18,37 +18,38 @@ use crate::stream::log_segments_in_bulk;
 impl Log {
     /// Stores a number of bytes that surely fit, so that most calls of `admit` need not count space.
     pub(crate) fn note_room(&self) {
-        let whole_bytes = self.pool.free_segments(SegmentKind::Bulk) * self.segment_bytes();
+        let whole_bytes = self.pool.free_bytes();
         let reserve_bytes = self.measure_space().reserve_bytes;
         self.room_bytes.store(whole_bytes.saturating_sub(reserve_bytes), Ordering::Relaxed);
     }
 
     /// The pool's space. The segment table keeps the sums, so that the cost does not grow with the pool.
     pub(crate) fn measure_space(&self) -> Space {
-        let segment_bytes = self.segment_bytes();
-        let free_segments = self.pool.free_segments(SegmentKind::Bulk);
+        // The reserve is counted in segments, and must not change with the width of the next one.
+        let bulk = self.pool.full_geometry();
+        let segment_bytes = bulk.segment_payload_bytes;
+        let free_bytes = self.pool.free_bytes();
         let sums = self.segment_table.lock().sums();
-        let segments = free_segments + sums.segments;
         let mut space = Space {
             live_bytes: sums.live_bytes,
             garbage_bytes: sums.garbage_bytes,
             stuck_bytes: sums.stuck_bytes,
-            free_bytes: free_segments * segment_bytes + sums.open_rest_bytes,
+            free_bytes: free_bytes + sums.open_rest_bytes,
             ..Space::default()
         };
         // The next checkpoints free the log segments. So these count as garbage, as many bytes as their zones
         // would hold in bulk segments.
-        let mirror = self.pool.geometry(SegmentKind::Mirror);
-        let bulk = self.pool.geometry(SegmentKind::Bulk);
-        let zones = self.log_segments() * (u64::from(mirror.data) + u64::from(mirror.parity));
-        let width = u64::from(bulk.data) + u64::from(bulk.parity);
-        space.garbage_bytes += zones * segment_bytes / width.max(1);
+        let zones = self.log_segments() * self.pool.geometry(SegmentKind::Mirror).width();
+        space.garbage_bytes += zones * segment_bytes / bulk.width().max(1);
         if is_planted(PlantedBug::GarbageOvercounted) {
             space.garbage_bytes += 1 << 30;
         }
         space.total_bytes = space.live_bytes + space.garbage_bytes + space.free_bytes;
+        let segments = space.total_bytes / segment_bytes.max(1);
+        // The pool keeps the zones for a recovery's log segment out of the free bytes.
+        let log_segments = LOG_RESERVE_SEGMENTS - RECOVERY_RESERVE;
         let reserve_segments = RESERVE_SEGMENTS_MIN.max(segments / RESERVE_PART)
-            + LOG_RESERVE_SEGMENTS.div_ceil(log_segments_in_bulk(&self.pool).max(1));
+            + log_segments.div_ceil(log_segments_in_bulk(&self.pool, bulk).max(1));
         space.reserve_bytes = (reserve_segments * segment_bytes).min(space.total_bytes);
         space
     }

@@ -9,8 +9,9 @@ pub(crate) const PENDING_MAX_BYTES: usize = 16 << 20;
 /// than a second; a flush after so many bytes costs a few percent of the time that they take.
 pub(crate) const GROUP_BYTES_PER_COLUMN: u64 = 128 << 20;
 
-/// Free mirror segments that only a recovery takes, which begins its log in a new one. Streams and the log
-/// leave it free, also counting the loss of as many devices as parity covers (`Pool::leaves_a_mirror`).
+/// Free mirror segments that only a recovery takes, which begins its log in a new one. The log leaves it
+/// free, also counting the loss of as many devices as parity covers (`Pool::leaves_a_mirror`). Streams leave
+/// it free because no bulk segment takes the last free zone of a device.
 pub(crate) const RECOVERY_RESERVE: u64 = 1;
 
 /// Free mirror segments that the streams of user data leave to the commit log: the one being written, the one

@@ -424,7 +424,7 @@ impl LogWriter {
 
 /// A new segment for the log, or `NoSpace` if it is the one that only a recovery may take.
 fn allocate_log(pool: &Pool, mut next_id: impl FnMut() -> SegmentId) -> Result<SegmentWriter, PoolError> {
-    if !pool.leaves_a_mirror(SegmentKind::Mirror) {
+    if !pool.leaves_a_mirror() {
         return Err(PoolError::NoSpace);
     }
     pool.allocate(next_id(), SegmentStream::CommitLog)

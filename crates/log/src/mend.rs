@@ -242,7 +242,7 @@ impl Log {
         let space = self.measure_space();
         let wanted = space.reserve_bytes + self.pool.geometry(SegmentKind::Bulk).segment_payload_bytes;
         let missing = wanted.saturating_sub(space.free_bytes);
-        if missing == 0 && !self.pool.leaves_a_mirror(SegmentKind::Bulk) { 1 } else { missing }
+        if missing == 0 && !self.pool.leaves_a_mirror() { 1 } else { missing }
     }
 
     fn unmended_now(&self) -> BTreeSet<SegmentId> {

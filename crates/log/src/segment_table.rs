@@ -119,7 +119,7 @@ impl SegmentEntry {
         let live_bytes = self.live_bytes();
         let rest_bytes = self.capacity_bytes.saturating_sub(self.written_bytes);
         let unreferenced_bytes = self.written_bytes - live_bytes;
-        let of_all = SegmentSums { segments: 1, live_bytes, ..SegmentSums::default() };
+        let of_all = SegmentSums { live_bytes, ..SegmentSums::default() };
         if self.state == SegmentStage::Open {
             return SegmentSums { open_rest_bytes: rest_bytes, garbage_bytes: unreferenced_bytes, ..of_all };
         }
@@ -135,7 +135,6 @@ const RECOUNTED_MAX: usize = 200;
 /// Sums over the segments, in payload bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SegmentSums {
-    pub(crate) segments: u64,
     pub(crate) live_bytes: u64,
     /// The unwritten rest of open segments: free while a stream can fill it.
     pub(crate) open_rest_bytes: u64,
@@ -147,7 +146,6 @@ pub(crate) struct SegmentSums {
 
 impl SegmentSums {
     fn add(&mut self, more: SegmentSums) {
-        self.segments += more.segments;
         self.live_bytes += more.live_bytes;
         self.open_rest_bytes += more.open_rest_bytes;
         self.garbage_bytes += more.garbage_bytes;
@@ -155,7 +153,6 @@ impl SegmentSums {
     }
 
     fn remove(&mut self, less: SegmentSums) {
-        self.segments -= less.segments;
         self.live_bytes -= less.live_bytes;
         self.open_rest_bytes -= less.open_rest_bytes;
         self.garbage_bytes -= less.garbage_bytes;

@@ -17,7 +17,7 @@ use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex};
 use warpfire_format::segment::{SegmentKind, SegmentStream};
-use warpfire_pool::{Pool, PoolError, SegmentWriter, StripeBuf};
+use warpfire_pool::{Geometry, Pool, PoolError, SegmentWriter, StripeBuf};
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
 use crate::limits::{
@@ -262,13 +262,9 @@ impl BulkStream {
     }
 }
 
-/// The number of log segments that the zones of one bulk segment would make, rounded up.
-pub(crate) fn log_segments_in_bulk(pool: &Pool) -> u64 {
-    let width = |kind| {
-        let geometry = pool.geometry(kind);
-        u64::from(geometry.data) + u64::from(geometry.parity)
-    };
-    width(SegmentKind::Bulk).div_ceil(width(SegmentKind::Mirror).max(1))
+/// The number of log segments that the zones of one bulk segment of this geometry would make, rounded up.
+pub(crate) fn log_segments_in_bulk(pool: &Pool, bulk: Geometry) -> u64 {
+    bulk.width().div_ceil(pool.geometry(SegmentKind::Mirror).width().max(1))
 }
 
 /// A new segment for a stream, or `NoSpace` if its zones are kept for the commit log. A checkpoint needs no
@@ -280,11 +276,10 @@ pub(crate) fn allocate_bulk(pool: &Pool, id: SegmentId, stream: Stream) -> Resul
         Stream::Cold => (SegmentStream::Cold, LOG_RESERVE_COLD_SEGMENTS),
         Stream::Table => (SegmentStream::Table, LOG_RESERVE_TABLE_SEGMENTS),
     };
-    let enough = pool.free_segments(SegmentKind::Mirror) >= kept + log_segments_in_bulk(pool);
-    if !enough || !pool.leaves_a_mirror(SegmentKind::Bulk) {
-        return Err(PoolError::NoSpace);
-    }
-    pool.allocate(id, stream)
+    let in_bulk = log_segments_in_bulk(pool, pool.geometry(SegmentKind::Bulk));
+    let enough = pool.free_segments(SegmentKind::Mirror) >= kept + in_bulk;
+    // The zones that only a recovery takes are left by the pool: no bulk segment takes a device's last one.
+    if enough { pool.allocate(id, stream) } else { Err(PoolError::NoSpace) }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ mod rig;
 use rig::{Client, Shape, open, shape};
 use warpfire_format::segment::SegmentKind;
 use warpfire_log::{LogStore, Space, Stream};
-use warpfire_pool::{DeviceStatus, Geometry};
+use warpfire_pool::DeviceStatus;
 use warpfire_sim_env::{Fault, SimWorld};
 
 const SHAPE: Shape = shape(4, 2, 6);
@@ -40,11 +40,7 @@ fn fill_segments(client: &mut Client) -> (u64, u64) {
         }
     }
     client.sync().expect("nothing fails");
-    (SEGMENTS * geometry.segment_payload_bytes, SEGMENTS * width(geometry))
-}
-
-fn width(geometry: Geometry) -> u64 {
-    u64::from(geometry.data) + u64::from(geometry.parity)
+    (SEGMENTS * geometry.segment_payload_bytes, SEGMENTS * geometry.width())
 }
 
 /// The bytes that the zones of the commit log would hold in bulk segments: they count as garbage.
@@ -53,7 +49,7 @@ fn log_bytes(client: &Client, bulk_zones: u64) -> u64 {
     let pool = client.log.pool();
     let used = |device: &DeviceStatus| u64::from(device.zones - device.free_zones) - ROOT_ZONES;
     let zones = pool.status().devices.iter().map(used).sum::<u64>() - bulk_zones;
-    zones * client.log.segment_bytes() / width(pool.geometry(SegmentKind::Bulk))
+    zones * pool.full_geometry().segment_payload_bytes / pool.full_geometry().width()
 }
 
 /// Segments that are written while one device, two and none are away.
@@ -73,14 +69,14 @@ fn segments_of_every_width_are_counted_by_their_own() {
         zones += filled.1;
         widths.push(filled.1);
         let space = client.log.space();
-        let free_segments = client.log.pool().free_segments(SegmentKind::Bulk);
+        let free_bytes = client.log.pool().free_bytes();
         let garbage_bytes = log_bytes(&client, zones);
         let wanted = Space {
-            total_bytes: written_bytes + garbage_bytes + free_segments * client.log.segment_bytes(),
+            total_bytes: written_bytes + garbage_bytes + free_bytes,
             live_bytes: written_bytes,
             garbage_bytes,
             stuck_bytes: 0,
-            free_bytes: free_segments * client.log.segment_bytes(),
+            free_bytes,
             reserve_bytes: space.reserve_bytes,
         };
         assert_eq!(space, wanted, "{context}");

@@ -32,9 +32,10 @@ use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind};
 use warpfire_format::{Corrupt, Uuid};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
+use crate::device::capacity::Widths;
 use crate::device::counters::{DeviceCounters, PoolCounters};
 use crate::device::devices::{DeviceState, Devices};
-use crate::device::geometry::{Geometry, shape};
+use crate::device::geometry::{Geometry, SEGMENT_PAYLOAD_MIN_BYTES, shape};
 use crate::device::zones::Zones;
 use crate::error::PoolError;
 use crate::life::roots::Roots;
@@ -135,6 +136,11 @@ impl Status {
     }
 }
 
+/// Data columns of a bulk segment of `width` columns.
+pub(crate) fn data_columns(width: u64, parity: u8) -> u16 {
+    u16::try_from(width - u64::from(parity)).expect("no more than the pool's data columns")
+}
+
 impl Pool {
     /// The pool's uuid.
     #[must_use]
@@ -155,42 +161,76 @@ impl Pool {
         self.inner.devices.for_reading()
     }
 
-    /// The geometry of a segment of this kind that is allocated now.
+    /// The geometry of a segment of this kind that is allocated now. A bulk segment has fewer data columns
+    /// than on devices with equally many free zones where more data fits so. If none fits, the geometry is
+    /// that of `full_geometry`.
     #[must_use]
     pub fn geometry(&self, kind: SegmentKind) -> Geometry {
         let inner = &self.inner;
-        let (data, parity) = inner.shape(kind, inner.devices.all_allocatable().len());
+        let devices = inner.devices.all_allocatable();
+        let (mut data, parity) = inner.shape(kind, devices.len());
+        if kind == SegmentKind::Bulk {
+            let plan = inner.zones.lock().plan(inner.widths(devices.len()), &devices);
+            data = plan.next_width().map_or(data, |width| data_columns(width, parity));
+        }
         Geometry::new(kind, data, parity, inner.zone_blocks)
+    }
+
+    /// The geometry of a bulk segment if all devices that take writes have equally many free zones.
+    #[must_use]
+    pub fn full_geometry(&self) -> Geometry {
+        let inner = &self.inner;
+        let (data, parity) = inner.shape(SegmentKind::Bulk, inner.devices.all_allocatable().len());
+        Geometry::new(SegmentKind::Bulk, data, parity, inner.zone_blocks)
     }
 
     /// Payload bytes of a bulk segment with `data` data columns, whatever a new one would have.
     #[must_use]
     pub fn bulk_payload_bytes(&self, data: u16) -> u64 {
-        Geometry::new(SegmentKind::Bulk, data, 0, self.inner.zone_blocks).segment_payload_bytes
+        self.inner.bulk_payload_bytes(data)
     }
 
-    /// How many segments of this kind fit into the free zones, if only this kind is allocated.
+    /// How many segments of this kind fit into the free zones, if only this kind is allocated. Bulk segments
+    /// leave the last free zone of each device to mirrors.
     #[must_use]
     pub fn free_segments(&self, kind: SegmentKind) -> u64 {
         let inner = &self.inner;
         let devices = inner.devices.all_allocatable();
-        let (data, parity) = inner.shape(kind, devices.len());
-        inner.zones.lock().takes_left(usize::from(data) + usize::from(parity), &devices)
+        match kind {
+            SegmentKind::Bulk => inner.zones.lock().plan(inner.widths(devices.len()), &devices).segments,
+            SegmentKind::Mirror => {
+                let (data, parity) = inner.shape(kind, devices.len());
+                inner.zones.lock().takes_left(usize::from(data) + usize::from(parity), &devices)
+            }
+        }
     }
 
-    /// Whether a segment of this kind can be allocated so that a mirror can be allocated after it, even if
-    /// as many devices are lost in between as parity still covers.
+    /// Payload bytes of the bulk segments that fit into the free zones: exactly those that `allocate` makes,
+    /// if no other segment is made or freed.
     #[must_use]
-    pub fn leaves_a_mirror(&self, kind: SegmentKind) -> bool {
+    pub fn free_bytes(&self) -> u64 {
+        let inner = &self.inner;
+        let devices = inner.devices.all_allocatable();
+        let widths = inner.widths(devices.len());
+        let plan = inner.zones.lock().plan(widths, &devices);
+        let (_, parity) = inner.shape(SegmentKind::Bulk, devices.len());
+        let shapes = plan.by_width().into_iter().filter(|(segments, _)| *segments > 0);
+        shapes.map(|(n, width)| n * self.bulk_payload_bytes(data_columns(width, parity))).sum()
+    }
+
+    /// Whether a mirror can be allocated so that another one can be allocated after it, even if as many
+    /// devices are lost in between as parity still covers.
+    #[must_use]
+    pub fn leaves_a_mirror(&self) -> bool {
         let inner = &self.inner;
         let devices = inner.devices.all_allocatable();
         let losses = usize::from(inner.parity).saturating_sub(inner.devices.lost_count());
-        let width = |kind, live| {
-            let (data, parity) = inner.shape(kind, live);
+        let width = |live| {
+            let (data, parity) = inner.shape(SegmentKind::Mirror, live);
             usize::from(data) + usize::from(parity)
         };
-        let left = width(SegmentKind::Mirror, devices.len().saturating_sub(losses));
-        inner.zones.lock().leaves_after(width(kind, devices.len()), &devices, losses, left)
+        let left = width(devices.len().saturating_sub(losses));
+        inner.zones.lock().leaves_after(width(devices.len()), &devices, losses, left)
     }
 
     /// Adds a segment that the caller knows from its own records: its zones become used, and the stripes in
@@ -379,6 +419,24 @@ impl Pool {
 impl Inner {
     pub(crate) fn shape(&self, kind: SegmentKind, live: usize) -> (u16, u8) {
         shape(kind, self.data, self.parity, live)
+    }
+
+    fn bulk_payload_bytes(&self, data: u16) -> u64 {
+        Geometry::new(SegmentKind::Bulk, data, 0, self.zone_blocks).segment_payload_bytes
+    }
+
+    /// The widths of new bulk segments on `live` devices. Data columns give way down to half of the pool's,
+    /// as long as a segment takes the longest append that is never split. Parity columns do not.
+    pub(crate) fn widths(&self, live: usize) -> Widths {
+        let (data, parity) = self.shape(SegmentKind::Bulk, live);
+        let half = self.data.div_ceil(2).min(data);
+        let takes_appends = |data: &u16| self.bulk_payload_bytes(*data) >= SEGMENT_PAYLOAD_MIN_BYTES;
+        let least = (half..data).find(takes_appends).unwrap_or(data);
+        let width = |data| u64::from(data) + u64::from(parity);
+        if data == 0 {
+            return Widths { least: 0, most: 0, parity: 0 };
+        }
+        Widths { least: width(least), most: width(data), parity: parity.into() }
     }
 
     pub(crate) fn zone_bytes(&self) -> u64 {

@@ -77,7 +77,7 @@ fn geometry_bytes(shape: &Shape, segment_bytes: u64) -> u64 {
 /// If it is too large, or smaller than zones that no segment can use explain.
 pub fn check_total(fs: &SimFs, shape: &Shape) -> Result<(), Violation> {
     let space = space_of(fs);
-    let segment_bytes = fs.engine().log().segment_bytes();
+    let segment_bytes = fs.engine().log().pool().full_geometry().segment_payload_bytes;
     let data_bytes = u64::from(shape.data) * shape.zone_bytes;
     demand(segment_bytes < data_bytes && data_bytes - segment_bytes < data_bytes / HEADER_PART, || {
         format!("a segment of {data_bytes} bytes in its data zones holds {segment_bytes} bytes")
@@ -124,14 +124,15 @@ pub fn check_copy(copy: &SimWorld, shape: &Shape, model: &Model) -> Result<Check
 fn recount(fs: &SimFs, shape: &Shape, report: &CheckReport) -> Result<(), Violation> {
     let space = space_of(fs);
     let found = &report.totals;
-    let segment_bytes = fs.engine().log().segment_bytes();
+    let segment_bytes = fs.engine().log().pool().full_geometry().segment_payload_bytes;
     // Each by its own width: a session without all devices writes segments with fewer data columns.
     let pool = fs.engine().log().pool();
     let widths = (0u16..).zip(&found.segments_by_data);
     let bulk_bytes: u64 = widths.map(|(data, count)| count * pool.bulk_payload_bytes(data)).sum();
     let log_zones = found.log_segments * (1 + u64::from(shape.parity));
     let log_bytes = log_zones * segment_bytes / width(shape);
-    let free_bytes = segments_that_fit(&found.zones_free_by_device, width(shape)) * segment_bytes;
+    let payload_bytes = |data| pool.bulk_payload_bytes(u16::try_from(data).expect("few columns"));
+    let free_bytes = free_payload_bytes(&found.zones_free_by_device, shape, payload_bytes);
     let total_bytes = bulk_bytes + log_bytes + free_bytes;
     let same = space.live_bytes == found.live_bytes
         && space.total_bytes == total_bytes
@@ -147,19 +148,24 @@ fn recount(fs: &SimFs, shape: &Shape, report: &CheckReport) -> Result<(), Violat
     })
 }
 
-/// How many segments fit into these free zones, each zone of a segment on another device.
-fn segments_that_fit(free: &[u64], width: u64) -> u64 {
-    let mut free = free.to_vec();
-    let width = usize::try_from(width).expect("few columns");
-    for segments in 0.. {
-        // The devices with the most free zones first: this order wastes none that another order could use.
-        free.sort_unstable_by(|a, b| b.cmp(a));
-        if free.get(width - 1).is_none_or(|least| *least == 0) {
-            return segments;
+/// The payload bytes of the segments that fit into these free zones, each zone of a segment on another
+/// device: of every number of segments, those with the most data columns. The last free zone of a device is
+/// kept.
+fn free_payload_bytes(free: &[u64], shape: &Shape, payload_bytes: impl Fn(u64) -> u64) -> u64 {
+    let (data, parity) = (u64::from(shape.data), u64::from(shape.parity));
+    let (mut most, mut best) = (0, (0, 0));
+    for segments in 1..=free.iter().sum() {
+        let zones: u64 = free.iter().map(|zones| zones.saturating_sub(1).min(segments)).sum();
+        let columns = zones.min(segments * (data + parity));
+        // At least half of the data columns: fewer would be mostly parity.
+        if columns >= segments * (data.div_ceil(2) + parity) && columns - segments * parity > most {
+            most = columns - segments * parity;
+            best = (segments, most);
         }
-        free[..width].iter_mut().for_each(|zones| *zones -= 1);
     }
-    unreachable!("the zones come to an end")
+    let (segments, columns) = best;
+    let wider = columns % segments.max(1);
+    (0..segments).map(|n| payload_bytes(columns / segments + u64::from(n < wider))).sum()
 }
 
 /// Compares the files that a check finds with the model.

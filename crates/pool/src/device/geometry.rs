@@ -84,6 +84,12 @@ impl Geometry {
         debug_assert!(stripe_payload_bytes as u64 <= segment_payload_bytes, "a stripe is part of a segment");
         Geometry { data, parity, stripe_payload_bytes, segment_payload_bytes }
     }
+
+    /// Number of columns.
+    #[must_use]
+    pub fn width(&self) -> u64 {
+        u64::from(self.data) + u64::from(self.parity)
+    }
 }
 
 /// Shape of a new segment on `live` devices: data and parity columns. The pool's own shape if it fits;

@@ -3,6 +3,7 @@
 // Stands in for a device that the pool has closed.
 mod closed_device;
 // Counts the operations on each device.
+pub(crate) mod capacity;
 pub(crate) mod counters;
 // Runs operations on the devices and tracks the health of each.
 pub(crate) mod devices;

@@ -16,7 +16,7 @@ use std::ops::{ControlFlow, Range};
 
 use warpfire_units::{DeviceIndex, ZoneIndex};
 
-use crate::device::zones::TakenZone;
+use crate::device::zones::{TakenZone, Zones};
 use crate::error::PoolError;
 use crate::pool::{Inner, Pool};
 
@@ -79,16 +79,14 @@ impl Inner {
         Some((place, is_discarded))
     }
 
-    /// Takes zones as `Zones::take`. They are not being trimmed when this returns.
+    /// Takes zones by `take`. They are not being trimmed when this returns.
     pub(crate) fn take_zones(
         &self,
-        width: usize,
-        candidates: &[DeviceIndex],
-        rotation: u64,
+        take: impl FnOnce(&mut Zones) -> Option<Vec<TakenZone>>,
     ) -> Option<Vec<TakenZone>> {
         let (taken, is_trimmed) = {
             let mut zones = self.zones.lock();
-            let taken = zones.take(width, candidates, rotation)?;
+            let taken = take(&mut zones)?;
             let is_trimmed = zones.trims_one_of(&taken);
             (taken, is_trimmed)
         };

@@ -13,7 +13,10 @@
 //!    succeeds.
 //! 5. A zone is clean only if it was reset in this session and has not been taken since. A zone is trimmed
 //!    only if it was discarded in this session and has not been taken since.
-//! 6. At most one zone is being trimmed. It stays free during that, so that the space of the pool does not
+//! 6. A bulk segment never takes the last free zone of a device (`plan`; test
+//!    `bulk_segments_are_those_of_the_first_plan`). So bulk segments leave zones for a mirror, also when
+//!    devices are lost.
+//! 7. At most one zone is being trimmed. It stays free during that, so that the space of the pool does not
 //!    change. Whoever takes it waits for the end of the discard before it resets or writes the zone
 //!    (`Inner::take_zones`).
 //!
@@ -28,6 +31,11 @@ use std::ops::Range;
 
 use warpfire_format::segment::FIRST_SEGMENT_ZONE;
 use warpfire_units::{DeviceIndex, ZoneIndex};
+
+use crate::device::capacity::{Plan, Widths, segments_that_fit};
+
+/// Free zones of each device that bulk segments leave to mirrors.
+const KEPT_ZONES: u64 = 1;
 
 /// A zone that was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,23 +145,23 @@ impl Zones {
         self.device_mut(device).expect("a free zone is on a device").take(zone.0);
     }
 
-    /// Takes one free zone on each of `width` of the `candidates`: of those with the most free zones.
-    /// `rotation` chooses among devices with equally many, and chooses the first column's device. So
-    /// consecutive segments have their parity on different devices. `None` if fewer than `width` candidates
-    /// have a free zone.
+    /// Takes one free zone on each of `width` of the `candidates`: of those with the most free zones. Among
+    /// devices with equally many, a hash of device and `rotation` decides, so that each pair of devices meets
+    /// in as many segments as any other. `rotation` chooses the first column's device. So consecutive
+    /// segments have their parity on different devices. `None` if fewer than `width` candidates have a free
+    /// zone.
     pub(crate) fn take(
         &mut self,
         width: usize,
         candidates: &[DeviceIndex],
         rotation: u64,
     ) -> Option<Vec<TakenZone>> {
-        let n = candidates.len() as u64;
         // Emptiest devices first: they would otherwise be the only ones with free zones in the end, too few
         // for a segment (test `takes_left_is_the_number_that_take_reaches`).
-        let mut ranked: Vec<(Reverse<usize>, u64, DeviceIndex)> = (0u64..)
-            .zip(candidates)
-            .filter(|(_, d)| self.free_on(**d) > 0)
-            .map(|(place, d)| (Reverse(self.free_on(*d)), (place + n - rotation % n) % n, *d))
+        let mut ranked: Vec<(Reverse<usize>, u64, DeviceIndex)> = candidates
+            .iter()
+            .filter(|d| self.free_on(**d) > 0)
+            .map(|d| (Reverse(self.free_on(*d)), tie_breaker(rotation, *d), *d))
             .collect();
         if ranked.len() < width || width == 0 {
             return None;
@@ -224,28 +232,26 @@ impl Zones {
 
     /// How often `take` would succeed: the number of segments that still fit, of `width` different devices
     /// each.
-    ///
-    /// t segments are possible exactly if the devices have t·width free zones, counting at most t on each
-    /// device: a segment takes at most one zone of a device.
     pub(crate) fn takes_left(&self, width: usize, candidates: &[DeviceIndex]) -> u64 {
-        if width == 0 {
-            return 0;
-        }
         let free: Vec<u64> = candidates.iter().map(|d| self.free_on(*d) as u64).collect();
-        let possible = |t: u64| free.iter().map(|f| (*f).min(t)).sum::<u64>() >= t * width as u64;
-        // Binary search: `yes` is always possible, `no` never is.
-        let mut yes = 0;
-        let mut no = free.iter().sum::<u64>() / width as u64 + 1;
-        while no - yes > 1 {
-            let middle = yes + (no - yes) / 2;
-            if possible(middle) {
-                yes = middle;
-            } else {
-                no = middle;
-            }
-        }
-        debug_assert!(possible(yes) && !possible(yes + 1), "the largest possible number was found");
-        yes
+        segments_that_fit(&free, width as u64)
+    }
+
+    /// The bulk segments that fit into free zones. The last free zone of each device is left out.
+    pub(crate) fn plan(&self, widths: Widths, candidates: &[DeviceIndex]) -> Plan {
+        let free = |d: &DeviceIndex| (self.free_on(*d) as u64).saturating_sub(KEPT_ZONES);
+        Plan::of(&candidates.iter().map(free).collect::<Vec<u64>>(), widths)
+    }
+
+    /// Takes the zones of the next bulk segment of the plan, as `take`. `None` if the plan has none.
+    pub(crate) fn take_bulk(
+        &mut self,
+        widths: Widths,
+        candidates: &[DeviceIndex],
+        rotation: u64,
+    ) -> Option<Vec<TakenZone>> {
+        let width = self.plan(widths, candidates).next_width()?;
+        self.take(usize::try_from(width).expect("no wider than the candidates"), candidates, rotation)
     }
 
     /// Whether a `take` of `width` succeeds and leaves a free zone on `wanted` other devices each,
@@ -267,6 +273,14 @@ impl Zones {
         taken.iter_mut().for_each(|f| *f -= 1);
         free.iter().filter(|f| **f > 0).count() >= wanted + losses
     }
+}
+
+/// A number that looks random: the finaliser of SplitMix64 (Steele, Lea and Flood 2014).
+fn tie_breaker(rotation: u64, device: DeviceIndex) -> u64 {
+    let z = (rotation << 16 | u64::from(device.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
 }
 
 impl DeviceZones {
@@ -323,6 +337,47 @@ mod tests {
         assert_eq!(last.len(), 3, "the parity column was on each device once");
     }
 
+    /// Takes `segments` of six columns on `count` devices, and returns the fewest and the most segments in
+    /// which two devices meet, and the fewest and the most parity columns on a device.
+    fn meetings(count: u16, segments: u64) -> [u64; 4] {
+        let zone_count = u32::try_from(segments * 6 / u64::from(count)).expect("few zones") + 4;
+        let mut zones = Zones::new(&vec![zone_count; usize::from(count)], 0);
+        let (mut pairs, mut parities) = (std::collections::BTreeMap::new(), vec![0; usize::from(count)]);
+        for rotation in 1..=segments {
+            let taken = zones.take(6, &devices(count), rotation).expect("zones are left");
+            taken[4..].iter().for_each(|t| parities[usize::from(t.device.0)] += 1);
+            for a in &taken {
+                for b in taken.iter().filter(|b| b.device > a.device) {
+                    *pairs.entry((a.device, b.device)).or_insert(0) += 1;
+                }
+            }
+        }
+        assert_eq!(pairs.len(), usize::from(count) * usize::from(count - 1) / 2, "each pair met");
+        let meetings = || pairs.values().copied();
+        let parities = || parities.iter().copied();
+        [meetings().min(), meetings().max(), parities().min(), parities().max()]
+            .map(|n| n.expect("devices meet"))
+    }
+
+    #[test]
+    fn each_pair_of_devices_meets_within_twice_the_mean() {
+        for (count, segments) in [(7, 1000), (8, 1000), (12, 1000), (20, 1000), (60, 12_000)] {
+            let [fewest, most, ..] = meetings(count, segments);
+            let mean = segments * 30 / (u64::from(count) * u64::from(count - 1));
+            let context = format!("{count} devices, mean {mean}: {fewest} to {most}");
+            assert!(most <= 2 * mean && fewest * 2 >= mean, "{context}");
+        }
+    }
+
+    #[test]
+    fn each_device_has_its_part_of_the_parity() {
+        for count in [6, 7, 12] {
+            let [.., fewest, most] = meetings(count, 1200);
+            let mean = 2 * 1200 / u64::from(count);
+            assert!(most * 4 <= mean * 5 && fewest * 5 >= mean * 4, "{count} devices: {fewest} to {most}");
+        }
+    }
+
     #[test]
     fn a_freed_zone_is_taken_last() {
         let mut zones = Zones::new(&[6], 1);
@@ -366,6 +421,30 @@ mod tests {
                 zones.takes_left(wanted, &left) > 0
             });
             proptest::prop_assert_eq!(promised, took && survives && losses <= all.len());
+        }
+
+        #[test]
+        fn bulk_segments_are_those_of_the_first_plan(
+            counts in proptest::collection::vec(2u32..12, 1..7),
+            parity in 0u64..3, data in 1u64..5, narrower in 0u64..3,
+        ) {
+            let least = parity + data.saturating_sub(narrower).max(1);
+            let widths = Widths { least, most: parity + data, parity };
+            let mut zones = Zones::new(&counts, 3);
+            let all = devices(u16::try_from(counts.len()).unwrap());
+            let mut promised = zones.plan(widths, &all);
+            let mut rotation = 0;
+            while let Some(taken) = zones.take_bulk(widths, &all, rotation) {
+                rotation += 1;
+                let distinct: BTreeSet<_> = taken.iter().map(|z| z.device).collect();
+                proptest::prop_assert_eq!(distinct.len(), taken.len());
+                promised.segments -= 1;
+                promised.columns -= taken.len() as u64;
+                proptest::prop_assert_eq!(zones.plan(widths, &all), promised);
+            }
+            proptest::prop_assert_eq!(promised, Plan::default());
+            let free = all.iter().zip(&counts).filter(|(_, count)| **count > 2).map(|(d, _)| zones.free_on(*d));
+            proptest::prop_assert!(free.min().unwrap_or(1) > 0, "each device keeps a zone");
         }
 
         #[test]

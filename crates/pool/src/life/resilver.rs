@@ -298,8 +298,8 @@ impl Inner {
             is_free && !vacated.contains(device)
         });
         let stays = !vacated.contains(&own) && self.devices.all_allocatable().contains(&own);
-        let taken = if stays { self.take_zones(1, &[own], 0) } else { None };
-        let taken = taken.or_else(|| self.take_zones(1, &others, descriptor.id.get()));
+        let taken = if stays { self.take_zones(|zones| zones.take(1, &[own], 0)) } else { None };
+        let taken = taken.or_else(|| self.take_zones(|zones| zones.take(1, &others, descriptor.id.get())));
         let taken = taken.ok_or(PoolError::NoSpace)?;
         let taken = *taken.first().expect("one zone was taken");
         if !taken.clean && !self.reset_zone(taken.device, taken.zone) {

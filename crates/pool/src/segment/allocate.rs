@@ -1,16 +1,17 @@
 //! Allocation of a new segment: takes zones on the emptiest devices, resets them and makes a writer for them.
+//! A bulk segment is the next one of the plan (`device::capacity`).
 //!
 //! A crash during allocation leaves zones that were reset and that no descriptor names. They are free after
 //! the next open, because the client names all segments and every other zone is free.
 
 use std::sync::Arc;
 
-use warpfire_format::segment::{SegmentDescriptor, SegmentState, SegmentStream};
+use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState, SegmentStream};
 use warpfire_units::{DeviceIndex, SegmentId};
 
 use crate::device::zones::TakenZone;
 use crate::error::PoolError;
-use crate::pool::{Inner, Pool};
+use crate::pool::{Inner, Pool, data_columns};
 use crate::segment::pool_segment::PoolSegment;
 use crate::segment::stripe_index::StripeIndex;
 use crate::segment::writer::SegmentWriter;
@@ -41,9 +42,18 @@ impl Pool {
             if data == 0 {
                 return Err(inner.failed());
             }
-            let width = usize::from(data) + usize::from(parity);
-            let taken = inner.take_zones(width, &devices, id.get()).ok_or(PoolError::NoSpace)?;
-            assert_eq!(taken.len(), width, "a segment has one zone for each column");
+            let taken = match stream.kind() {
+                SegmentKind::Bulk => {
+                    let widths = inner.widths(devices.len());
+                    inner.take_zones(|zones| zones.take_bulk(widths, &devices, id.get()))
+                }
+                SegmentKind::Mirror => {
+                    let width = usize::from(data) + usize::from(parity);
+                    inner.take_zones(|zones| zones.take(width, &devices, id.get()))
+                }
+            };
+            let taken = taken.ok_or(PoolError::NoSpace)?;
+            let data = data.min(data_columns(taken.len() as u64, parity));
             if !inner.reset_all(&taken) {
                 continue;
             }

@@ -11,7 +11,7 @@ fn any_eight_of_250_devices_may_be_lost_and_a_ninth_is_an_error() {
     let options = CreateOptions { data: 242, parity: 8, zone_bytes: Some(256 << 10), force: false };
     let pool = create(&world, &options).unwrap();
     assert_eq!(pool.geometry(SegmentKind::Bulk).stripe_payload_bytes, 242 * 31 * 4096);
-    assert_eq!(pool.free_segments(SegmentKind::Bulk), 14);
+    assert_eq!(pool.free_segments(SegmentKind::Bulk), 13);
     let written = write_segment(&pool, id(1), &[100, 2_000_000, usize::MAX]);
     pool.write_root(b"wide").unwrap();
 
