@@ -9,6 +9,7 @@ use crate::request::INodeNo;
 
 const INVAL_INODE: u32 = 2;
 const INVAL_ENTRY: u32 = 3;
+const PRUNE: u32 = 9;
 
 /// Sends notifications to the kernel.
 ///
@@ -44,6 +45,19 @@ impl Notifier {
         let flags = 0;
         body.u64(parent.0).u32(len).u32(flags);
         self.send(INVAL_ENTRY, &body, name)
+    }
+
+    /// Makes the kernel forget inodes that nobody uses. It sends FORGET for each that it drops.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the kernel does not know this notification: Linux has it since 6.18.
+    pub fn prune(&self, inodes: &[u64]) -> io::Result<()> {
+        let count = u32::try_from(inodes.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut body = Answer::default();
+        let spare = 12;
+        body.u32(count).zeros(spare);
+        inodes.iter().for_each(|ino| _ = body.u64(*ino));
+        self.send(PRUNE, &body, &[])
     }
 
     fn send(&self, code: u32, body: &Answer, name: &[u8]) -> io::Result<()> {

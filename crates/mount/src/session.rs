@@ -25,7 +25,7 @@ use std::thread::{self, JoinHandle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use warpfire_env::IntervalTask;
-use warpfire_fs::{Fs, FsError};
+use warpfire_fs::{Fs, FsError, NodeRef};
 use warpfire_fuse::{Filesystem, Notifier};
 use warpfire_meta::Storage;
 
@@ -62,6 +62,7 @@ pub struct Session {
     interval_sync: IntervalTask,
     cpu_latency: CpuLatency,
     failures: Arc<FailedRequests>,
+    nodes: Arc<KernelNodes<NodeRef>>,
     open_transactions: Box<dyn Fn() -> usize + Send>,
     aborted_transactions: Arc<AtomicUsize>,
     close: Option<Box<dyn FnOnce() -> Result<(), FsError> + Send>>,
@@ -99,7 +100,7 @@ pub fn mount<E: Storage>(
         Arc::new(BlockingThreads::start("warpfire-read", READ_THREADS).map_err(threads_failed)?);
     let root = fs.root();
     let gate = Arc::new(InvalidationGate::default());
-    let nodes = Arc::new(KernelNodes::new(root.ino(), root));
+    let nodes = Arc::new(KernelNodes::new(root.ino(), root, options.inodes_max));
     let failures = Arc::<FailedRequests>::default();
     let main = MainMount {
         nodes: Arc::clone(&nodes),
@@ -125,6 +126,7 @@ pub fn mount<E: Storage>(
         failures: Arc::clone(&failures),
     };
     let connection = context.connection.clone();
+    let known = Arc::clone(&context.nodes);
     let server = Server::new(Arc::clone(&fs), checks, context);
     // Last, because nothing so far needs to be undone: from here on a failure leaves a mount in the tree.
     let (device, mounted) = attach(at, options)?;
@@ -151,6 +153,7 @@ pub fn mount<E: Storage>(
         interval_sync,
         cpu_latency,
         failures,
+        nodes: known,
         open_transactions: Box::new(move || counted.open_count()),
         aborted_transactions,
         close: Some(Box::new(move || {
@@ -249,6 +252,12 @@ impl Session {
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
         self.mounted.path()
+    }
+
+    /// Number of inodes that the kernel remembers. The server has some hundred bytes in memory for each.
+    #[must_use]
+    pub fn remembered_inodes(&self) -> usize {
+        self.nodes.len()
     }
 
     /// The requests of the mount that have met damage. The list outlives the mount.

@@ -35,6 +35,8 @@ pub enum Need {
     Systemd,
     /// GNU `tar` is installed.
     Tar,
+    /// The kernel drops inodes when a FUSE server asks: Linux 6.18 and later.
+    FusePrune,
 }
 
 impl Need {
@@ -52,6 +54,7 @@ impl Need {
             Need::Attributes => "xattr",
             Need::Systemd => "systemd",
             Need::Tar => "tar",
+            Need::FusePrune => "fuse-prune",
         }
     }
 }

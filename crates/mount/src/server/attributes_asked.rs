@@ -104,7 +104,7 @@ impl<E: Storage> Server<E> {
     pub(super) fn reply_entry(&self, pass: &GatePass<'_>, answer: RequestResult<NodeRef>, reply: ReplyEntry) {
         match answer {
             Ok(node) => {
-                self.context.nodes.count_lookup(self.number_of(node.ino()), &node);
+                self.count_lookup(self.number_of(node.ino()), &node);
                 let keep = pass.cache_time();
                 if self.asks_for_attributes(&node) {
                     let attr = self.sent_attr(&self.fs.permissions(&node));

@@ -125,7 +125,7 @@ impl<E: Storage> Server<E> {
                     nodes_sent += 1;
                     // The protocol counts no lookup for these two.
                     if name != b"." && name != b".." {
-                        self.context.nodes.count_lookup(attr.ino.0, node);
+                        self.count_lookup(attr.ino.0, node);
                     }
                     false
                 })

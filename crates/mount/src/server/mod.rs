@@ -172,6 +172,20 @@ impl<E: Storage> Server<E> {
         self.context.nodes.get(ino.0).ok_or(STALE)
     }
 
+    /// Counts an answer that names a node. If the kernel remembers very many inodes, another thread asks it
+    /// to forget some.
+    fn count_lookup(&self, number: u64, node: &NodeRef) {
+        let ServerContext { nodes, connection, blocking_threads, .. } = &self.context;
+        nodes.count_lookup(number, node);
+        if nodes.are_many() {
+            let (nodes, notifier) = (Arc::clone(nodes), Arc::clone(&connection.notifier));
+            blocking_threads.spawn_elsewhere(move || {
+                let notifier = notifier.get().expect("the notifier is set before the first request");
+                nodes.prune(|inodes| notifier.prune(inodes));
+            });
+        }
+    }
+
     /// The guard of a request with a cacheable answer.
     fn pass(&self) -> RequestGuard<'_> {
         let next = self.context.connection.sole().map(|sole| (&self.context.requests, sole));
@@ -407,7 +421,7 @@ impl<E: Storage> Filesystem for Server<E> {
         });
         match made {
             Ok(node) => {
-                self.context.nodes.count_lookup(node.ino(), &node);
+                self.count_lookup(node.ino(), &node);
                 let keep = pass.cache_time();
                 reply.created(keep, keep, &self.sent_attr(&self.fs.getattr(&node)), FileHandle(0));
             }

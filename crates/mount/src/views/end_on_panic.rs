@@ -79,7 +79,7 @@ mod tests {
         Fs::format(&*engine, &SystemClock, 0, 0).unwrap();
         let fs = Arc::new(Fs::open(engine, Arc::new(SystemClock), FsOptions::default()).unwrap());
         let main = MainMount {
-            nodes: Arc::new(KernelNodes::new(fs.root().ino(), fs.root())),
+            nodes: Arc::new(KernelNodes::new(fs.root().ino(), fs.root(), 1000)),
             gate: Arc::new(InvalidationGate::default()),
             changes: ChangeSignal::ignored(),
             requests: crate::cpu_latency::RequestCounter::default(),

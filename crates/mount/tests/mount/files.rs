@@ -9,7 +9,9 @@ use std::process::Command;
 use std::thread;
 
 use crate::fixture::{self, MountFixture};
+use crate::views::wait_until;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
+use warpfire_mount::MountOptions;
 use warpfire_test_needs::{Need, skip};
 
 #[test]
@@ -259,6 +261,29 @@ fn a_file_has_a_time_of_birth_that_later_changes_leave() {
     let changed = fs::metadata(&path).unwrap();
     assert_eq!(changed.created().unwrap(), born);
     assert!(changed.modified().unwrap() >= born && born > std::time::UNIX_EPOCH);
+}
+
+#[test]
+fn the_kernel_drops_inodes_that_nobody_uses_when_there_are_many() {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let version: Vec<u32> = release.split(['.', '-']).map_while(|word| word.parse().ok()).collect();
+    if version < vec![6, 18] {
+        return skip(Need::FusePrune, release);
+    }
+    let options = MountOptions { inodes_max: 500, ..MountOptions::default() };
+    let Some(fixture) = MountFixture::mounted(&options) else { return };
+    fs::write(fixture.at("open"), b"open").unwrap();
+    let open = File::open(fixture.at("open")).unwrap();
+    fs::remove_file(fixture.at("open")).unwrap();
+    for number in 0..5000 {
+        fs::write(fixture.at(&format!("file{number}")), b"x").unwrap();
+    }
+    let few = || fixture.remembered_inodes() < 1000;
+    wait_until("the kernel has forgotten most of them", few);
+    let mut byte = [0];
+    open.read_exact_at(&mut byte, 0).unwrap();
+    assert_eq!((byte, open.metadata().unwrap().nlink()), (*b"o", 0), "it is in use, so it stays");
+    assert_eq!(fs::read(fixture.at("file0")).unwrap(), b"x", "a forgotten file is found again");
 }
 
 #[test]

@@ -96,6 +96,11 @@ impl MountFixture {
         shown.map(|name| name.unwrap().file_name().into_string().unwrap()).collect()
     }
 
+    /// Number of inodes that the kernel remembers.
+    pub fn remembered_inodes(&self) -> usize {
+        self.session.as_ref().expect("it is mounted").remembered_inodes()
+    }
+
     /// Ends the mount, also while views are open.
     pub fn end(&mut self) {
         self.session.take().expect("a mount ends once").detach().unwrap();
