@@ -72,7 +72,12 @@ impl OpenPool {
             let device = pool.status().devices.into_iter().find_map(|device| device.name);
             return Err(DeviceSetError::Unsupported { device: device.unwrap_or_default(), found }.into());
         }
-        let (log, recovered) = Log::open(pool.clone(), &root)?;
+        let opened = Log::open(pool.clone(), &root);
+        // The devices that are missing say more than the first segment that needs them.
+        if opened.is_err() {
+            pool.check_covered()?;
+        }
+        let (log, recovered) = opened?;
         OpenPool::over(engine(log, recovered, mode)?, pool, mode)
     }
 

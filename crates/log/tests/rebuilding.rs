@@ -116,6 +116,12 @@ fn lose_and_rebuild(shape: Shape, seed: u64) {
     client.check(&context);
     let (history, acked) = (client.history.clone(), client.acked);
     drop(client);
+    // They are all missing at the next opening, more than parity covers.
+    let opened = open(&world).unwrap_or_else(|e| panic!("{context}, opened: {e}"));
+    let mut client = Client::recovered(opened, &history, acked, &context);
+    live(&mut client, &random, &context);
+    client.sync().unwrap_or_else(|e| panic!("{context}, opened: {e}"));
+    drop(client);
     // Those that were rebuilt elsewhere are back, without a thing that the pool needs.
     fork.sims().iter().for_each(|sim| sim.heal());
     lose(&fork, &next);
@@ -400,4 +406,31 @@ fn a_device_that_leaves_is_emptied_and_others_may_be_lost_at_any_moment() {
     }
     empty_a_leaving_device(SPARE[0], 2);
     empty_a_leaving_device(SPARE[2], 3);
+}
+
+/// More devices are missing than parity covers, and nothing was rebuilt.
+#[test]
+fn a_pool_that_misses_more_than_parity_covers_opens_only_if_no_segment_needs_them() {
+    for shape in SPARE {
+        let parity = usize::from(shape.parity);
+        let context = format!("{shape:?}");
+        let (world, mut client, _) = with_lost(shape, &[0], 4, &context);
+        client.checkpoint(0).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let (history, acked) = (client.history, client.acked);
+        drop(client.log);
+        let mut refused = 0;
+        for first in 1..=shape.devices - parity {
+            let world = world.fork();
+            lose(&world, &[0]);
+            lose(&world, &(first..first + parity).collect::<Vec<_>>());
+            match open(&world) {
+                Ok(opened) => drop(Client::recovered(opened, &history, acked, &context)),
+                Err(error) => {
+                    assert!(error.contains("missing and parity covers"), "{context}: {error}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 0, "{context}: no segment needs one of the devices");
+    }
 }

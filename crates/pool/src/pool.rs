@@ -37,7 +37,7 @@ use crate::device::counters::{DeviceCounters, PoolCounters};
 use crate::device::devices::{DeviceState, Devices};
 use crate::device::geometry::{Geometry, SEGMENT_PAYLOAD_MIN_BYTES, shape};
 use crate::device::zones::Zones;
-use crate::error::PoolError;
+use crate::error::{DeviceSetError, PoolError};
 use crate::life::roots::Roots;
 use crate::lock_ranks::{DAMAGED, FLUSHING, LOST, ROOTS, SEGMENTS, TRIMMING, UNFLUSHED, ZONES};
 use crate::read::checksums::Checksums;
@@ -335,6 +335,30 @@ impl Pool {
     #[must_use]
     pub fn takes_writes(&self, device: DeviceIndex) -> bool {
         self.inner.devices.writable(device)
+    }
+
+    /// Checks that each segment that was adopted has enough columns on the devices that were opened. A pool
+    /// from which more devices are missing than parity covers is open only as far as their columns were
+    /// rebuilt.
+    ///
+    /// # Errors
+    /// `Missing`.
+    pub fn check_covered(&self) -> Result<(), DeviceSetError> {
+        let inner = &self.inner;
+        let members = inner.devices.members().into_iter();
+        let is_missing = |index: &DeviceIndex| inner.devices.state(*index) == DeviceState::Missing;
+        let missing: Vec<(DeviceIndex, Uuid)> = members
+            .filter(|(index, _)| is_missing(index))
+            .map(|(index, member)| (index, member.uuid))
+            .collect();
+        let is_covered = |segment: &Arc<PoolSegment>| {
+            let lost = segment.columns.iter().filter(|(device, _)| is_missing(device)).count();
+            lost <= usize::from(segment.parity)
+        };
+        if missing.len() <= usize::from(inner.parity) || inner.segments.read().values().all(is_covered) {
+            return Ok(());
+        }
+        Err(DeviceSetError::Missing { missing, parity: inner.parity })
     }
 
     /// Devices that leave the pool, in index order.

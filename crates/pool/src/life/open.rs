@@ -325,20 +325,25 @@ fn refuse_few(
         .collect();
     // Devices that the newest root has offline may lack all that it refers to.
     let all_in_use_are_missing = in_use().all(|(index, _)| is_missing(index));
-    if missing.len() > parity || all_in_use_are_missing {
+    // The columns of a device that the newest root has offline may have been rebuilt on others. So it counts
+    // only if a segment still needs it, and the log looks at each (`Pool::check_covered`). With m devices or
+    // fewer no session goes on in this way: the root of any that does is on m + 1 devices.
+    let is_beyond_parity = missing.len() > parity;
+    let may_be_rebuilt = absent.len() <= parity && members - missing.len() > parity;
+    if (is_beyond_parity && !may_be_rebuilt) || all_in_use_are_missing {
         return Err(DeviceSetError::Missing { missing: missing.to_vec(), parity: header.parity });
     }
+    // A session goes on with n - m devices, or with all but m of those in use. The missing ones are as many, and
+    // the newest root that is here had them in use: it may not be the newest.
+    let others = if is_beyond_parity { in_use().count() } else { members };
+    let may_be_older = !absent.is_empty() && absent.len() >= others.saturating_sub(parity);
     let unknown = header.unknown_write_features();
     match opening {
         Opening::Writing(_) | Opening::Degraded(_) if unknown != 0 => {
             Err(DeviceSetError::WriteFeatures { features: unknown })
         }
-        // A session goes on with n - m devices. The missing ones are as many, and the newest root that is
-        // here had them in use: it may not be the newest.
-        Opening::Writing(_) if !absent.is_empty() && absent.len() >= members - parity => {
-            Err(DeviceSetError::MayBeOlder { missing: absent })
-        }
-        Opening::Reading if !absent.is_empty() && absent.len() >= members - parity => {
+        Opening::Writing(_) if may_be_older => Err(DeviceSetError::MayBeOlder { missing: absent }),
+        Opening::Reading if may_be_older => {
             tracing::warn!(
                 name: "state_may_be_older",
                 missing = absent.len(),

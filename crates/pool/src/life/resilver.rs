@@ -291,13 +291,13 @@ impl Inner {
         vacated: &BTreeSet<DeviceIndex>,
     ) -> Result<(DeviceIndex, ZoneIndex), PoolError> {
         let own = descriptor.columns[usize::from(column)].0;
-        let mut others = self.devices_with_room();
+        let stays = !vacated.contains(&own) && self.devices.all_allocatable().contains(&own);
+        let mut others = if stays { self.devices.all_allocatable() } else { self.devices_with_room() };
         others.retain(|device| {
             let is_free =
                 descriptor.takes_column(column, *device) || is_planted(PlantedBug::ColumnsShareDevice);
             is_free && !vacated.contains(device)
         });
-        let stays = !vacated.contains(&own) && self.devices.all_allocatable().contains(&own);
         let taken = if stays { self.take_zones(|zones| zones.take(1, &[own], 0)) } else { None };
         let taken = taken.or_else(|| self.take_zones(|zones| zones.take(1, &others, descriptor.id.get())));
         let taken = taken.ok_or(PoolError::NoSpace)?;

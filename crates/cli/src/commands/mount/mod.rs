@@ -24,7 +24,7 @@ use warpfire_terminal::{Failure, Size, is_json, note, path_bytes, path_text, pri
 use self::control::served_pool::ServedPool;
 use self::control::socket::ControlSocket;
 use self::interval_trim::IntervalTrim;
-use self::mount_words::{COMMIT_SECONDS, MountWords, TRIM_SECONDS, TX_TIMEOUT_SECONDS};
+use self::mount_words::{COMMIT_SECONDS, MountWords, SPARE_AFTER_SECONDS, TRIM_SECONDS, TX_TIMEOUT_SECONDS};
 use self::service::ServerLog;
 use super::pool;
 use crate::location::PoolName;
@@ -54,8 +54,9 @@ Options after -o:
                        which reads renew access times [relatime]
   allow_other          as --allow-other
   commit=SECONDS       as --sync-interval
-  tx_timeout=SECONDS, trim=SECONDS, cache=SIZE, threads=N, let_halt, log=FILE,
-  log_level=LEVEL      as the flags of these names
+  tx_timeout=SECONDS, trim=SECONDS, spare_after=SECONDS, cache=SIZE, threads=N,
+  let_halt, log=FILE, log_level=LEVEL
+                       as the flags of these names
   remount              change ro, suid, dev and exec of a mounted pool
   defaults, user, nofail, _netdev, noauto, x-*
                        for mount(8) and systemd
@@ -125,6 +126,11 @@ pub struct Args {
     /// cleans itself; 'warpfire trim' cleans it at once [default: never].
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(TRIM_SECONDS))]
     trim: Option<u64>,
+
+    /// Seconds for which a device may be missing or failed until its content is rebuilt on the other devices;
+    /// 0 begins at once [default: 600].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(SPARE_AFTER_SECONDS))]
+    spare_after: Option<u64>,
 
     /// Most memory for metadata that was read [default: a quarter of the memory]. While memory is short, the
     /// server keeps less.
@@ -262,6 +268,7 @@ impl Args {
         options.extend(self.sync_interval.map(|seconds| format!("commit={seconds}")));
         options.extend(self.tx_timeout.map(|seconds| format!("tx_timeout={seconds}")));
         options.extend(self.trim.map(|seconds| format!("trim={seconds}")));
+        options.extend(self.spare_after.map(|seconds| format!("spare_after={seconds}")));
         options.extend(self.cache.map(|bytes| format!("cache={bytes}")));
         options.extend(self.threads.map(|threads| format!("threads={threads}")));
         options
@@ -338,6 +345,9 @@ fn serve(args: &Args, words: &MountWords, json: bool) -> Result<(), Failure> {
         Pool::options().read_only(words.read_only).degraded(words.degraded).access_times(words.access_times);
     if let Some(bytes) = words.cache_bytes {
         how = how.cache_bytes(bytes);
+    }
+    if let Some(seconds) = words.spare_after_seconds {
+        how = how.spare_after(Duration::from_secs(seconds));
     }
     let pool = pool::open_as(&how, &PoolName::new(&args.pool))?;
     let options = words.mount_options(&pool.stats().pool);

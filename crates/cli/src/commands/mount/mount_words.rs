@@ -19,6 +19,9 @@ pub const TX_TIMEOUT_SECONDS: RangeInclusive<u64> = 1..=30 * 86400;
 /// Range of `trim=`, in seconds.
 pub const TRIM_SECONDS: RangeInclusive<u64> = 1..=30 * 86400;
 
+/// Range of `spare_after=`, in seconds.
+pub const SPARE_AFTER_SECONDS: RangeInclusive<u64> = 0..=365 * 86400;
+
 /// Options of a mount. Of two words that contradict each other the later counts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountWords {
@@ -33,6 +36,7 @@ pub struct MountWords {
     pub commit_seconds: Option<u64>,
     pub tx_timeout_seconds: Option<u64>,
     pub trim_seconds: Option<u64>,
+    pub spare_after_seconds: Option<u64>,
     pub cache_bytes: Option<u64>,
     pub threads: Option<usize>,
     pub let_halt: bool,
@@ -59,6 +63,7 @@ impl Default for MountWords {
             commit_seconds: None,
             tx_timeout_seconds: None,
             trim_seconds: None,
+            spare_after_seconds: None,
             cache_bytes: None,
             threads: None,
             let_halt: false,
@@ -99,6 +104,7 @@ impl MountWords {
             "commit" => self.commit_seconds = Some(number(word, value, COMMIT_SECONDS)?),
             "tx_timeout" => self.tx_timeout_seconds = Some(number(word, value, TX_TIMEOUT_SECONDS)?),
             "trim" => self.trim_seconds = Some(number(word, value, TRIM_SECONDS)?),
+            "spare_after" => self.spare_after_seconds = Some(number(word, value, SPARE_AFTER_SECONDS)?),
             "cache" => {
                 let wrong = |why| Failure::usage(format_args!("mount option '{word}': {why}"));
                 self.cache_bytes = Some(super::parse_cache(value).map_err(wrong)?);
@@ -220,6 +226,7 @@ mod tests {
             "commit",
             "trim",
             "trim=0",
+            "spare_after=10m",
             "cache=1K",
             "cache=",
             "threads=65",

@@ -18,6 +18,7 @@ use crate::location::{POOL_VARIABLE, PoolName};
 mod errors;
 mod health;
 mod report;
+mod upkeep;
 
 pub use errors::ErrorReport;
 pub use report::StatusReport;

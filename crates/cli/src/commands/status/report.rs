@@ -2,6 +2,7 @@
 
 use super::errors::{self, ErrorReport};
 use super::health::HealthReport;
+use super::upkeep::UpkeepReport;
 use serde::{Deserialize, Serialize};
 use warpfire::{DeviceState, SpaceInfo, Stats, Warpfire};
 use warpfire_terminal::{Columns, Size, counted, grouped};
@@ -36,6 +37,9 @@ pub struct StatusReport {
     /// Memory for metadata that was read.
     #[serde(default)]
     pub cache: CacheReport,
+    /// The work that is left until each segment has all its redundancy.
+    #[serde(default)]
+    pub upkeep: UpkeepReport,
     /// Blocks that reads have rebuilt from parity since the pool was opened.
     pub rebuilt_blocks: u64,
     /// Segments with less redundancy than the present devices allow.
@@ -148,6 +152,7 @@ impl StatusReport {
         let (stats, health) = (pool.stats(), pool.health());
         let mut report = StatusReport::of(&stats, pool.space().ok(), mounted_at);
         report.health = HealthReport::new(&health, &stats);
+        report.upkeep = UpkeepReport::new(&pool.upkeep());
         for device in &mut report.devices {
             let Some(known) = health.devices.get(usize::from(device.index)) else { continue };
             (device.errors_ever, device.bad_blocks_ever) = (known.errors, known.bad_blocks);
@@ -195,6 +200,7 @@ impl StatusReport {
                 defragmented_bytes: stats.defragmented.bytes,
             },
             cache: CacheReport { used_bytes: stats.cache.used_bytes, limit_bytes: stats.cache.limit_bytes },
+            upkeep: UpkeepReport::default(),
             rebuilt_blocks: stats.rebuilt_blocks,
             damaged_segments: stats.damaged_segments,
             transactions: TransactionCounts {
@@ -265,6 +271,7 @@ impl StatusReport {
                 self.damaged_segments,
             );
         }
+        text += &self.upkeep.in_words();
         let TransactionCounts { commits, replays, conflicts } = self.transactions;
         if commits > 0 || conflicts > 0 {
             text += &format!(
