@@ -333,8 +333,8 @@ fn refuse_few(
     if (is_beyond_parity && !may_be_rebuilt) || all_in_use_are_missing {
         return Err(DeviceSetError::Missing { missing: missing.to_vec(), parity: header.parity });
     }
-    // A session goes on with n - m devices, or with all but m of those in use. The missing ones are as many, and
-    // the newest root that is here had them in use: it may not be the newest.
+    // A session goes on with n - m devices, or with all but m of those in use. The missing ones are as many,
+    // and the newest root that is here had them in use: it may not be the newest.
     let others = if is_beyond_parity { in_use().count() } else { members };
     let may_be_older = !absent.is_empty() && absent.len() >= others.saturating_sub(parity);
     let unknown = header.unknown_write_features();
