@@ -18,6 +18,7 @@ use warpfire_format::root::{
     DeviceEntry, DeviceUse, EarlierSession, PoolLabel, RootHeader, RootPoint, encode_body,
 };
 use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind, SegmentState, SegmentStream};
+use warpfire_format::state_frame::{SavedState, StateFrame, StatePiece};
 use warpfire_format::stripe::{StripeHeader, StripeIdentity};
 use warpfire_format::table::{
     DataBlock, DataBlockBuilder, KeyVersion, Partition, PartitionBuilder, TopBuilder, TopIndex, VersionKind,
@@ -42,6 +43,7 @@ pub const DECODERS: &[Decoder] = &[
     Decoder { name: "segment", run: segment, valid: valid_segments },
     Decoder { name: "log_frame", run: log_frame, valid: valid_log_frames },
     Decoder { name: "log_state", run: log_state, valid: valid_log_states },
+    Decoder { name: "state_frame", run: state_frame, valid: valid_state_frames },
     Decoder { name: "manifest", run: manifest, valid: valid_manifests },
     Decoder { name: "commit", run: commit, valid: valid_commits },
     Decoder { name: "table", run: table, valid: valid_table_blocks },
@@ -108,8 +110,22 @@ fn log_frame(data: &[u8]) {
 }
 
 fn log_state(data: &[u8]) {
-    let Ok((state, client)) = LogState::decode(data) else { return };
-    assert_eq!(state.encode(client), data, "one encoding");
+    let Ok((state, frames)) = LogState::decode(data) else { return };
+    assert_eq!(state.encode(frames), data, "one encoding");
+}
+
+fn state_frame(data: &[u8]) {
+    let mut state = SavedState::default();
+    if state.apply(data, SegmentId::new(u64::MAX).expect("not zero")).is_ok() {
+        let mut again = SavedState::default();
+        again.apply(&state.encode(), SegmentId::new(u64::MAX).expect("not zero")).expect("it was encoded");
+        assert_eq!(again, state, "a state comes back");
+    }
+    let Ok((frame, rest)) = StateFrame::decode(data) else { return };
+    let mut again = Vec::new();
+    frame.encode(&mut again);
+    again.extend_from_slice(rest);
+    assert_eq!(again, data, "one encoding");
 }
 
 fn manifest(data: &[u8]) {
@@ -331,10 +347,32 @@ fn valid_log_states() -> Vec<Vec<u8>> {
         sequence: 12,
         checkpoint: 2,
         first_stripe: 0,
+        state_sequence: 70_000,
         chain: vec![descriptor(SegmentStream::CommitLog)],
-        segments: vec![descriptor(SegmentStream::Small)],
+        state_chain: vec![descriptor(SegmentStream::StateLog)],
     };
-    vec![state.encode(b"client")]
+    vec![state.encode(b"frames")]
+}
+
+fn valid_state_frames() -> Vec<Vec<u8>> {
+    let frames = [
+        StateFrame::Segment(descriptor(SegmentStream::Small)),
+        StateFrame::Client(vec![StatePiece { skipped: 0, copied: 0, added: b"client" }]),
+        StateFrame::Client(vec![StatePiece { skipped: 1, copied: 4, added: b"." }]),
+        StateFrame::Gone(descriptor(SegmentStream::Small).id),
+    ];
+    let mut all = Vec::new();
+    frames.iter().for_each(|frame| frame.encode(&mut all));
+    let mut each: Vec<Vec<u8>> = frames
+        .iter()
+        .map(|frame| {
+            let mut bytes = Vec::new();
+            frame.encode(&mut bytes);
+            bytes
+        })
+        .collect();
+    each.push(all);
+    each
 }
 
 fn valid_manifests() -> Vec<Vec<u8>> {

@@ -10,7 +10,7 @@ use warpfire_format::stripe::StripeHeader;
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
 use crate::code::FindingCode;
-use crate::log::replay;
+use crate::log::{read_saved, replay};
 use crate::media::{CheckedSegment, Media, RootRecord, find_roots};
 use crate::options::CheckError;
 use crate::report::{Findings, Totals};
@@ -27,7 +27,9 @@ pub(crate) struct LoadedPool {
     pub(crate) state: LogState,
     /// Bulk segments.
     pub(crate) segments: BTreeMap<SegmentId, CheckedSegment>,
-    /// Segments of the commit log, oldest first.
+    /// Number of bulk segments in the saved state.
+    pub(crate) saved_segments: usize,
+    /// Segments of the commit log, oldest first, then those of the state log.
     pub(crate) chain: Vec<CheckedSegment>,
     pub(crate) manifest: Manifest,
     /// Commit records of the log, oldest first.
@@ -48,15 +50,19 @@ pub(crate) fn load(
     if let Some(found) = log_state::unsupported(&roots.payload) {
         return Err(CheckError::OtherVersion(found));
     }
-    let (state, client) = LogState::decode(&roots.payload).map_err(|e| CheckError::NoState(e.to_string()))?;
-    let replayed = replay(&media, &state, totals, findings);
-    let (manifest, commits) = split_records(client, replayed.records, findings);
+    let (state, tail) = LogState::decode(&roots.payload).map_err(|e| CheckError::NoState(e.to_string()))?;
+    let (saved, state_chain) = read_saved(&media, &state, tail)?;
+    let saved_segments = saved.segments.len();
+    let mut replayed = replay(&media, &state, &saved.segments, totals, findings);
+    let (manifest, commits) = split_records(&saved.client, replayed.records, findings);
+    replayed.chain.extend(state_chain);
     let mut loaded = LoadedPool {
         media,
         root: roots.newest,
         table: roots.table,
         records: roots.records,
         state,
+        saved_segments,
         segments: replayed.segments,
         chain: replayed.chain,
         manifest,

@@ -56,11 +56,15 @@ pub enum PlantedBug {
     DivergedAccepted,
     /// A segment with fewer data columns than a new one is counted as if it had as many.
     NarrowCountedAsWide,
+    /// The segments of a state log that is replaced are reset before the root without them is durable.
+    StateFreedBeforeRoot,
+    /// A state log that lacks columns stays as it is.
+    StateKeptWeak,
 }
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 25] = [
+    const ALL: [(PlantedBug, &str); 27] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -86,6 +90,8 @@ impl PlantedBug {
         (PlantedBug::PinsUnread, "pins-unread"),
         (PlantedBug::DivergedAccepted, "diverged-accepted"),
         (PlantedBug::NarrowCountedAsWide, "narrow-counted-as-wide"),
+        (PlantedBug::StateFreedBeforeRoot, "state-freed-before-root"),
+        (PlantedBug::StateKeptWeak, "state-kept-weak"),
     ];
 
     fn named(name: &str) -> Option<PlantedBug> {

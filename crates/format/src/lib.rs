@@ -24,6 +24,7 @@ pub mod manifest;
 mod pool_label;
 pub mod root;
 pub mod segment;
+pub mod state_frame;
 pub mod stripe;
 pub mod table;
 mod unsupported;

@@ -27,7 +27,9 @@
 
 use warpfire_units::{COLUMNS_MAX, DeviceIndex, SegmentId, ZoneIndex};
 
-use crate::segment::{FIRST_SEGMENT_ZONE, LostColumn, ROWS_MAX, SegmentDescriptor, SegmentKind, StripeRun};
+use crate::segment::{
+    FIRST_SEGMENT_ZONE, LostColumn, ROWS_MAX, SegmentDescriptor, SegmentKind, SegmentStream, StripeRun,
+};
 use crate::{Corrupt, FieldErrors, Reader};
 
 /// Bytes of a frame before its body.
@@ -183,7 +185,7 @@ impl<'a> LogFrame<'a> {
                 d.encode(out);
             }
             LogFrame::LogNext(d) => {
-                assert_eq!(d.kind(), SegmentKind::Mirror, "the log lies in mirror segments");
+                assert_eq!(d.stream, SegmentStream::CommitLog, "the log has segments of its own");
                 d.encode(out);
             }
             LogFrame::Grew { segment, first_stripe, runs } => {
@@ -247,11 +249,11 @@ impl<'a> LogFrame<'a> {
                 LogFrame::Record { fragment, pos, bytes: body.take_rest() }
             }
             2 => LogFrame::Barrier { number: not_zero(body.u64()?)?, checkpoint: not_zero(body.u64()?)? },
-            3 => LogFrame::Opened(descriptor(&mut body, SegmentKind::Bulk)?),
+            3 => LogFrame::Opened(descriptor(&mut body, |d| d.kind() == SegmentKind::Bulk)?),
             4 => decode_grew(&mut body)?,
             5 => LogFrame::Sealed(segment_id(&mut body)?),
             6 => LogFrame::Freed(segment_id(&mut body)?),
-            7 => LogFrame::LogNext(descriptor(&mut body, SegmentKind::Mirror)?),
+            7 => LogFrame::LogNext(descriptor(&mut body, |d| d.stream == SegmentStream::CommitLog)?),
             8 => {
                 let (segment, column) = (segment_id(&mut body)?, column(&mut body)?);
                 let to = (DeviceIndex(body.u16()?), ZoneIndex(body.u32()?));
@@ -287,10 +289,13 @@ fn column(body: &mut Reader<'_>) -> Result<u16, Corrupt> {
     if usize::from(column) < COLUMNS_MAX { Ok(column) } else { Err(FIELD) }
 }
 
-fn descriptor(body: &mut Reader<'_>, kind: SegmentKind) -> Result<SegmentDescriptor, Corrupt> {
+fn descriptor(
+    body: &mut Reader<'_>,
+    fits: impl Fn(&SegmentDescriptor) -> bool,
+) -> Result<SegmentDescriptor, Corrupt> {
     let (descriptor, rest) = SegmentDescriptor::decode(body.rest())?;
     *body = Reader::new(rest, &FIELDS);
-    if descriptor.kind() == kind { Ok(descriptor) } else { Err(FIELD) }
+    if fits(&descriptor) { Ok(descriptor) } else { Err(FIELD) }
 }
 
 fn decode_grew(body: &mut Reader<'_>) -> Result<LogFrame<'static>, Corrupt> {
@@ -320,7 +325,7 @@ fn decode_grew(body: &mut Reader<'_>) -> Result<LogFrame<'static>, Corrupt> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segment::{SegmentState, SegmentStream};
+    use crate::segment::SegmentState;
 
     fn id(n: u64) -> SegmentId {
         SegmentId::new(n).unwrap()

@@ -1,10 +1,11 @@
-//! The log state: the payload of a root. It holds the segment table and the place where reading the commit
-//! log begins.
+//! The log state: the payload of a root. It names the segments of the commit log and of the state log, and
+//! the place where reading the commit log begins. The saved state (`state_frame`) is in the frames of the
+//! state log and in the frames behind this structure.
 //!
 //! ```text
 //! offset  bytes
 //!      0      4  magic "WfLg"
-//!      4      2  version: 2
+//!      4      2  version: 3
 //!      6      2  zero
 //!      8      8  next segment id, not zero; all ids in the descriptors are smaller
 //!     16      8  number of the next record, not zero
@@ -14,22 +15,26 @@
 //!     48      8  checkpoint number, not zero, counted up by one
 //!     56      4  stripe of the first log segment at which reading begins
 //!     60      4  c, number of log segments, not zero
-//!     64      4  b, number of bulk segments
+//!     64      4  s, number of segments of the state log
 //!     68      4  zero
-//!     72      …  c descriptors of mirror segments, in the order of the log
-//!      …      …  b descriptors of bulk segments, ids ascending
-//!      …      …  the client's state
+//!     72      8  sequence of the last stripe of the state log; 0 before the first
+//!     80      …  c descriptors of segments of the commit log, in its order
+//!      …      …  s descriptors of segments of the state log, in its order
+//!      …      …  state frames that follow those of the state log
 //! ```
 //! Little-endian. The checksum of the root's body covers it.
 
 use warpfire_units::SegmentId;
 
 use crate::root::Unsupported;
-use crate::segment::{SegmentDescriptor, SegmentKind};
+use crate::segment::{SegmentDescriptor, SegmentStream};
 use crate::{Corrupt, FieldErrors, Reader};
 
 const MAGIC: [u8; 4] = *b"WfLg";
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
+
+/// Bytes before the descriptors.
+const HEAD_BYTES: usize = 80;
 
 const SHORT: Corrupt = Corrupt::new(240, "log state ends early");
 const MAGIC_BAD: Corrupt = Corrupt::new(241, "not a log state");
@@ -49,7 +54,7 @@ pub fn unsupported(payload: &[u8]) -> Option<Unsupported> {
     (is_log_state && version != VERSION).then_some(Unsupported::LogState(version))
 }
 
-/// The log state, without the client's state that follows it.
+/// The log state, without the state frames that follow it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogState {
     /// The id of the next segment to be allocated.
@@ -66,24 +71,27 @@ pub struct LogState {
     pub checkpoint: u64,
     /// Stripe of the first log segment at which reading begins.
     pub first_stripe: u32,
+    /// The sequence of the last stripe of the state log. The next one has the next number.
+    pub state_sequence: u64,
     /// The commit log's segments, oldest first.
     pub chain: Vec<SegmentDescriptor>,
-    /// Every bulk segment, by ascending id.
-    pub segments: Vec<SegmentDescriptor>,
+    /// The state log's segments, oldest first, each with exactly the stripes that belong to the state.
+    pub state_chain: Vec<SegmentDescriptor>,
 }
 
 impl LogState {
-    /// The encoding, followed by the client's state.
+    /// The encoding, followed by state frames.
     ///
     /// # Panics
     /// If [`LogState::decode`] would refuse the bytes.
     #[must_use]
-    pub fn encode(&self, client: &[u8]) -> Vec<u8> {
+    pub fn encode(&self, frames: &[u8]) -> Vec<u8> {
         self.verify().expect("only a log state that decodes is written");
         // The counts and numbers stand in one block of fixed width; the descriptors follow without lengths,
         // because each of them says where it ends.
         let count = |n: usize| u32::try_from(n).expect("fewer than 2^32 segments").to_le_bytes();
-        let mut out = Vec::with_capacity(128 + client.len() + 64 * (self.chain.len() + self.segments.len()));
+        let mut out =
+            Vec::with_capacity(128 + frames.len() + 64 * (self.chain.len() + self.state_chain.len()));
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&[0; 2]);
@@ -100,16 +108,18 @@ impl LogState {
         }
         out.extend_from_slice(&self.first_stripe.to_le_bytes());
         out.extend_from_slice(&count(self.chain.len()));
-        out.extend_from_slice(&count(self.segments.len()));
+        out.extend_from_slice(&count(self.state_chain.len()));
         out.extend_from_slice(&[0; 4]);
-        for descriptor in self.chain.iter().chain(&self.segments) {
+        out.extend_from_slice(&self.state_sequence.to_le_bytes());
+        debug_assert_eq!(out.len(), HEAD_BYTES, "the descriptors follow the fixed fields");
+        for descriptor in self.chain.iter().chain(&self.state_chain) {
             descriptor.encode(&mut out);
         }
-        out.extend_from_slice(client);
+        out.extend_from_slice(frames);
         out
     }
 
-    /// Decodes a root's payload and returns the log state with the client's state after it.
+    /// Decodes a root's payload and returns the log state with the state frames after it.
     ///
     /// # Errors
     /// Codes 240 to 245, and codes 200 to 206 of the segment descriptor.
@@ -132,29 +142,33 @@ impl LogState {
             sequence: c.u64()?,
             checkpoint: c.u64()?,
             first_stripe: c.u32()?,
+            state_sequence: 0,
             chain: Vec::new(),
-            segments: Vec::new(),
+            state_chain: Vec::new(),
         };
-        let chain = c.u32()?;
-        let segments = c.u32()?;
+        let (chain, state_chain) = (c.u32()?, c.u32()?);
         if c.u32()? != 0 {
             return Err(PADDING);
         }
+        state.state_sequence = c.u64()?;
         // The counts are not verified yet. The vectors grow as descriptors decode, so a false count ends with
         // the bytes and makes no large allocation.
         let mut rest = c.rest();
-        for _ in 0..chain {
-            let (descriptor, after) = SegmentDescriptor::decode(rest)?;
-            state.chain.push(descriptor);
-            rest = after;
-        }
-        for _ in 0..segments {
-            let (descriptor, after) = SegmentDescriptor::decode(rest)?;
-            state.segments.push(descriptor);
-            rest = after;
+        for (count, list) in [(chain, &mut state.chain), (state_chain, &mut state.state_chain)] {
+            for _ in 0..count {
+                let (descriptor, after) = SegmentDescriptor::decode(rest)?;
+                list.push(descriptor);
+                rest = after;
+            }
         }
         state.verify()?;
         Ok((state, rest))
+    }
+
+    /// The number of stripes of the state log.
+    #[must_use]
+    pub fn state_stripes(&self) -> u64 {
+        self.state_chain.iter().map(|d| u64::from(d.stripe_count())).sum()
     }
 
     fn verify(&self) -> Result<(), Corrupt> {
@@ -164,11 +178,14 @@ impl LogState {
         }
         // Reading begins inside the first log segment or directly after its last stripe.
         let begins = self.chain.first().is_some_and(|d| self.first_stripe <= d.stripe_count());
-        let chained = self.chain.iter().all(|d| d.kind() == SegmentKind::Mirror && d.id < self.next_segment);
-        let listed = self.segments.iter().all(|d| d.kind() == SegmentKind::Bulk && d.id < self.next_segment);
-        let in_order = self.chain.is_sorted_by_key(|d| d.id)
-            && self.segments.windows(2).all(|pair| matches!(pair, [a, b] if a.id < b.id));
-        if begins && chained && listed && in_order { Ok(()) } else { Err(TABLE) }
+        let is_of = |list: &[SegmentDescriptor], stream| {
+            list.iter().all(|d| d.stream == stream && d.id < self.next_segment)
+                && list.is_sorted_by_key(|d| d.id)
+        };
+        let chained = is_of(&self.chain, SegmentStream::CommitLog);
+        let stated =
+            is_of(&self.state_chain, SegmentStream::StateLog) && self.state_stripes() <= self.state_sequence;
+        if begins && chained && stated { Ok(()) } else { Err(TABLE) }
     }
 }
 
@@ -203,25 +220,27 @@ mod tests {
             checkpoint: 4,
             first_stripe: 0,
             chain: vec![descriptor(1, SegmentStream::CommitLog)],
-            segments: vec![descriptor(2, SegmentStream::Small), descriptor(3, SegmentStream::Cold)],
+            state_sequence: 3,
+            state_chain: vec![descriptor(2, SegmentStream::StateLog), descriptor(3, SegmentStream::StateLog)],
         }
     }
 
     #[test]
     fn golden_bytes() {
-        let bytes = sample().encode(b"client");
+        let bytes = sample().encode(b"frames");
         let golden = [
-            b'W', b'f', b'L', b'g', 2, 0, 0, 0, // magic, version
+            b'W', b'f', b'L', b'g', 3, 0, 0, 0, // magic, version
             9, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, // next, next, keep
             6, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0,
             0, // barrier, sequence, number
             0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, // first stripe, counts
+            3, 0, 0, 0, 0, 0, 0, 0, // state log
         ];
-        assert_eq!(bytes[..72], golden);
-        assert_eq!(LogState::decode(&bytes), Ok((sample(), &b"client"[..])));
+        assert_eq!(bytes[..80], golden);
+        assert_eq!(LogState::decode(&bytes), Ok((sample(), &b"frames"[..])));
         assert_eq!(unsupported(&bytes), None);
-        let other = [&bytes[..4], &[3], &bytes[5..]].concat();
-        assert_eq!(unsupported(&other), Some(Unsupported::LogState(3)));
+        let other = [&bytes[..4], &[2], &bytes[5..]].concat();
+        assert_eq!(unsupported(&other), Some(Unsupported::LogState(2)));
     }
 
     #[test]
@@ -247,6 +266,8 @@ mod tests {
             (56, 1, TABLE),
             (60, 0, TABLE),
             (68, 1, PADDING),
+            (80 + 15, 2, TABLE),
+            (80 + 30 + 15, 1, TABLE),
         ];
         for (at, value, error) in cases {
             let mut bytes = sample().encode(b"");
@@ -258,14 +279,14 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn never_panics_on_arbitrary_bytes(edits in proptest::collection::vec((0usize..170, 0u8..=9), 0..8)) {
-            let mut bytes = sample().encode(b"client");
+            let mut bytes = sample().encode(b"frames");
             for (at, value) in edits {
                 if let Some(byte) = bytes.get_mut(at) {
                     *byte = value;
                 }
             }
-            if let Ok((state, client)) = LogState::decode(&bytes) {
-                proptest::prop_assert_eq!(state.encode(client), bytes);
+            if let Ok((state, frames)) = LogState::decode(&bytes) {
+                proptest::prop_assert_eq!(state.encode(frames), bytes);
             }
         }
     }

@@ -7,7 +7,7 @@
 //!     12      1  kind: 1 bulk, 2 mirror
 //!     13      1  state: 1 open, 2 sealed
 //!     14      1  m, parity columns (mirror: further copies)
-//!     15      1  stream; bulk: 1 small, 2 large, 3 table, 4 cold; mirror: 1 commit log
+//!     15      1  stream; bulk: 1 small, 2 large, 3 table, 4 cold; mirror: 1 commit log, 2 state log
 //!     16      2  k, data columns (mirror: 1)
 //!     18      2  number of lost columns, l
 //!     20      4  number of stripe runs, r
@@ -81,6 +81,8 @@ pub enum SegmentStream {
     Cold,
     /// The commit log (mirror).
     CommitLog,
+    /// The state log (mirror).
+    StateLog,
 }
 
 impl SegmentStream {
@@ -88,7 +90,7 @@ impl SegmentStream {
     #[must_use]
     pub const fn kind(self) -> SegmentKind {
         match self {
-            SegmentStream::CommitLog => SegmentKind::Mirror,
+            SegmentStream::CommitLog | SegmentStream::StateLog => SegmentKind::Mirror,
             _ => SegmentKind::Bulk,
         }
     }
@@ -98,7 +100,7 @@ impl SegmentStream {
     pub const fn to_raw(self) -> u8 {
         match self {
             SegmentStream::Small | SegmentStream::CommitLog => 1,
-            SegmentStream::Large => 2,
+            SegmentStream::Large | SegmentStream::StateLog => 2,
             SegmentStream::Table => 3,
             SegmentStream::Cold => 4,
         }
@@ -113,6 +115,7 @@ impl SegmentStream {
             (SegmentKind::Bulk, 3) => Some(SegmentStream::Table),
             (SegmentKind::Bulk, 4) => Some(SegmentStream::Cold),
             (SegmentKind::Mirror, 1) => Some(SegmentStream::CommitLog),
+            (SegmentKind::Mirror, 2) => Some(SegmentStream::StateLog),
             _ => None,
         }
     }

@@ -18,6 +18,7 @@ mod pending;
 mod pins;
 mod recover;
 mod segment_table;
+mod state_log;
 mod store;
 mod stream;
 mod write_queue;

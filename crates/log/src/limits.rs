@@ -53,6 +53,15 @@ pub(crate) const SEGMENT_RUNS_MAX: usize = 1024;
 /// longest growth frame 2072. A segment that is opened, grown, sealed and freed in one group has one of each.
 pub(crate) const EDIT_MAX_BYTES: usize = 4096;
 
+/// Bytes of frames in a root, at most, while the state log takes more. A root with them is a few blocks, and
+/// a small pool needs no state log.
+pub(crate) const STATE_TAIL_MAX_BYTES: usize = 16 << 10;
+
+/// Bytes that the state log may take beyond twice the state before it is written anew; in small zones one
+/// segment. So a change is written twice on average. A descriptor takes a thousandth of its segment at most,
+/// so a chain and the base that replaces it take 1/250 of the pool and two segments. The reserve is 1/50.
+pub(crate) const STATE_CHAIN_SLACK_BYTES: u64 = 1 << 20;
+
 /// Bytes of the frame of a column that moved or is lost.
 pub(crate) const COLUMN_EDIT_BYTES: usize = 24;
 

@@ -39,6 +39,7 @@ use crate::pending::PendingRecords;
 use crate::pins::{Pins, Retired};
 use crate::recover::{LogEnd, LogParts};
 use crate::segment_table::SegmentTable;
+use crate::state_log::StateLog;
 use crate::store::{Admit, LogError, LogPos, LogStore, Pin, ScrubbedSegment, Slices, Space, Stream};
 use crate::stream::{BulkStream, STREAMS};
 use crate::write_queue::{WriteQueue, WriterThread};
@@ -66,7 +67,7 @@ pub struct Log {
     next_segment: AtomicU64,
     /// Counts appends and records, each after it took place. A sync that finds no new ones writes nothing.
     pub(crate) changes: AtomicU64,
-    /// Bytes and segments of the commit log, published for callers without `sync_state`.
+    /// Bytes of the commit log, and segments of both logs, published for callers without `sync_state`.
     log_bytes: AtomicU64,
     log_segments: AtomicU64,
     /// Bytes that fit into free segments without the reserve, as of the last segment that was taken or freed.
@@ -85,25 +86,24 @@ struct SyncState {
     synced_changes: u64,
     /// The first record that the last root keeps.
     keep_from: LogPos,
-    /// The client's state in the last root, while a sync may have to write that root again.
-    client: Option<Vec<u8>>,
+    /// The state that roots save.
+    state_log: StateLog,
 }
 
 impl Log {
-    /// Puts the parts together and writes them as the pool's newest root, with `client` as the client's
-    /// state. On a pool that is open for reading there is no writer, the latch is closed, and nothing is
-    /// written.
-    pub(crate) fn assemble(parts: LogParts, client: &[u8]) -> Result<Log, LogError> {
+    /// Puts the parts together and writes them as the pool's newest root. On a pool that is open for reading
+    /// there is no writer, the latch is closed, and nothing is written.
+    pub(crate) fn assemble(parts: LogParts) -> Result<Log, LogError> {
         let keep_from = parts.keep_from;
         let (sync_state, log_bytes, log_segments) = match parts.end {
-            LogEnd::Writer(log_writer) => {
+            LogEnd::Writer(log_writer, state_log) => {
                 assert_eq!(
                     log_writer.written_pos(),
                     parts.next_pos,
                     "the writer goes on with the next record"
                 );
                 let log_writer = *log_writer;
-                (Some(SyncState { log_writer, synced_changes: 0, keep_from, client: None }), 0, 0)
+                (Some(SyncState { log_writer, synced_changes: 0, keep_from, state_log: *state_log }), 0, 0)
             }
             LogEnd::Read { bytes, segments } => (None, bytes, segments),
         };
@@ -137,7 +137,7 @@ impl Log {
         // Before any append: a crash from here on finds the recovered state as this root describes it, and
         // never reads the refused end of the old log again.
         if let Some(state) = &mut *log.sync_state.lock() {
-            log.write_root(state, client, keep_from)?;
+            log.write_root(state, keep_from)?;
         }
         log.weak_at_open = log.known_damaged().len() as u64;
         Ok(log)
@@ -150,6 +150,16 @@ impl Log {
     pub fn with_group_bytes(mut self, bytes: u64) -> Log {
         self.group_bytes = bytes;
         self.group_due_bytes = AtomicU64::new(bytes);
+        self
+    }
+
+    /// Roots hold so many bytes of the saved state, at most, while the state log has room for the rest. By
+    /// default that is 16 KiB.
+    #[must_use]
+    pub fn with_state_tail_bytes(self, bytes: usize) -> Log {
+        if let Some(state) = &mut *self.sync_state.lock() {
+            state.state_log.set_tail_bytes_max(bytes);
+        }
         self
     }
 
@@ -178,7 +188,7 @@ impl Log {
         SegmentId::new(self.next_segment.fetch_add(1, Ordering::Relaxed)).expect("ids count up from 1")
     }
 
-    /// Log segments in use, for the space they take.
+    /// Segments of the commit log and the state log in use, for the space they take.
     pub(crate) fn log_segments(&self) -> u64 {
         self.log_segments.load(Ordering::Relaxed)
     }
@@ -286,7 +296,8 @@ impl LogStore for Log {
             keep_from <= state.log_writer.written_pos(),
             "a checkpoint keeps records from a place that was reached"
         );
-        self.write_root(state, client, keep_from)?;
+        state.state_log.put_client(client);
+        self.write_root(state, keep_from)?;
         self.free_zones()
     }
 

@@ -32,8 +32,10 @@
 //!    changes and not with the table.
 //! 8. The old zones of a moved column leave the table in `take_moved`, after a barrier behind its `Moved`
 //!    frame became durable, and only then may they be reset (`tests/returning.rs`).
-//! 9. `with_lost` holds the segments with a lost column, and `parities` counts segments by their parity. So a
-//!    whole table is known to be whole without a look at each segment.
+//! 9. `unsaved` holds at least the segments that differ from the saved state. So the cost of a checkpoint
+//!    grows with the changes (`state_log::tests`).
+//! 10. `with_lost` holds the segments with a lost column, and `parities` counts segments by their parity. So
+//!     a whole table is known to be whole without a look at each segment.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -44,6 +46,7 @@ use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId};
 
 use crate::limits::{COLUMN_EDIT_BYTES, EDIT_MAX_BYTES, VICTIM_LIVE_MAX_PERCENT};
 use crate::pins::{Pins, Retired};
+use crate::state_log::SavedChange;
 
 /// The states of a segment; the transitions are drawn at the head of this file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +73,8 @@ pub(crate) struct SegmentEntry {
     /// The state that the commit log knows, `None` before the `Opened` frame.
     logged_as: Option<SegmentStage>,
     pub(crate) state: SegmentStage,
+    /// Whether the saved state has the segment.
+    is_saved: bool,
     live_bytes: Option<u64>,
     /// Entries in the queue of `Pins`. A segment retired twice has two.
     queued: u32,
@@ -113,6 +118,14 @@ impl SegmentEntry {
     /// Whether cleaning the segment gains enough for its cost.
     pub(crate) fn is_worth_cleaning(&self) -> bool {
         is_worth_cleaning(self.live_bytes(), self.capacity_bytes)
+    }
+
+    /// The segment as a root describes it; `None` if the commit log does not know it, or has freed it.
+    fn in_root(&self) -> Option<SegmentDescriptor> {
+        _ = self.logged_as.filter(|stage| *stage != SegmentStage::Freeing)?;
+        let mut descriptor = self.logged.clone();
+        self.lost.iter().for_each(|lost| _ = descriptor.note_lost(*lost));
+        Some(descriptor)
     }
 
     fn sums(&self) -> SegmentSums {
@@ -171,6 +184,8 @@ pub(crate) struct SegmentTable {
     segments: BTreeMap<SegmentId, SegmentEntry>,
     sums: SegmentSums,
     dirty: BTreeSet<SegmentId>,
+    /// Segments that the next root must save, each with whether the last one has it.
+    unsaved: BTreeMap<SegmentId, bool>,
     /// Segments with a `Freed` frame that is written and not yet known to be durable.
     freed_in_log: Vec<SegmentId>,
     /// Old zones of moved columns, without a `Moved` frame yet.
@@ -186,16 +201,29 @@ pub(crate) struct SegmentTable {
 }
 
 impl SegmentTable {
-    /// The table as recovery found it: all segments sealed, their references unknown. `capacity_bytes` is the
-    /// payload of a segment with so many data columns.
-    pub(crate) fn recovered(segments: Vec<SegmentDescriptor>, capacity_bytes: impl Fn(u16) -> u64) -> Self {
+    /// The table as recovery found it: all segments sealed, their references unknown. `saved` is the table of
+    /// the last root, and `capacity_bytes` the payload of a segment with so many data columns.
+    pub(crate) fn recovered(
+        segments: Vec<SegmentDescriptor>,
+        saved: &BTreeMap<SegmentId, SegmentDescriptor>,
+        capacity_bytes: impl Fn(u16) -> u64,
+    ) -> Self {
         // A pool has few widths and many segments.
         let mut capacities: BTreeMap<u16, u64> = BTreeMap::new();
+        // Segments that are gone stay in; the others leave below unless they have changed.
+        let mut unsaved: BTreeMap<SegmentId, bool> = saved.keys().map(|id| (*id, true)).collect();
         let mut entry = |logged: SegmentDescriptor| {
             assert_eq!(logged.state, SegmentState::Sealed, "recovery seals every segment");
             let written_bytes = logged.payload_bytes();
+            let in_root = saved.get(&logged.id);
+            if in_root == Some(&logged) {
+                unsaved.remove(&logged.id);
+            } else {
+                unsaved.insert(logged.id, in_root.is_some());
+            }
             let data = logged.data;
             let entry = SegmentEntry {
+                is_saved: in_root.is_some(),
                 capacity_bytes: *capacities.entry(data).or_insert_with(|| capacity_bytes(data)),
                 lost: logged.lost.clone(),
                 logged,
@@ -211,7 +239,7 @@ impl SegmentTable {
         };
         let segments: BTreeMap<SegmentId, SegmentEntry> = segments.into_iter().map(&mut entry).collect();
         let with_lost = segments.iter().filter(|(_, entry)| !entry.lost.is_empty()).map(|(id, _)| *id);
-        let mut table = SegmentTable { with_lost: with_lost.collect(), ..SegmentTable::default() };
+        let mut table = SegmentTable { with_lost: with_lost.collect(), unsaved, ..SegmentTable::default() };
         segments.values().for_each(|entry| *table.parities.entry(entry.parity()).or_default() += 1);
         table.segments = segments;
         table.sums = table.counted();
@@ -278,6 +306,7 @@ impl SegmentTable {
             lost: std::mem::take(&mut logged.lost),
             logged_as: None,
             state: SegmentStage::Open,
+            is_saved: false,
             live_bytes: Some(0),
             queued: 0,
             written_bytes: 0,
@@ -338,6 +367,7 @@ impl SegmentTable {
             && lost.note_in(&mut entry.lost)
         {
             self.dirty.insert(id);
+            self.unsaved.entry(id).or_insert(entry.is_saved);
             self.with_lost.insert(id);
         }
     }
@@ -447,6 +477,8 @@ impl SegmentTable {
         let mut frames = Vec::new();
         self.unlogged_bytes = 0;
         for id in std::mem::take(&mut self.dirty) {
+            let is_saved = self.get(id).is_saved;
+            self.unsaved.entry(id).or_insert(is_saved);
             let entry = self.get(id);
             // A reader of the log applies frames in order: a segment is opened, grown, sealed and freed, each
             // only after the one before.
@@ -501,25 +533,36 @@ impl SegmentTable {
         std::mem::take(&mut self.old_zones_in_log)
     }
 
-    /// Most bytes that the table can take in a root once all edits are made.
-    pub(crate) fn root_bytes_max(&self) -> usize {
-        let bytes = |e: &SegmentEntry| {
-            let runs = e.logged.stripes.len() + e.unlogged_runs.len();
-            SegmentDescriptor::encoded_bytes_max(e.logged.columns.len(), e.lost.len(), runs)
+    /// Most bytes of the changes that a root can have to save once all edits are made.
+    pub(crate) fn unsaved_bytes_max(&self) -> usize {
+        let bytes = |id: &SegmentId| {
+            self.segments.get(id).map_or(SavedChange::bytes_max(0, 0, 0), |e| {
+                let runs = e.logged.stripes.len() + e.unlogged_runs.len();
+                SavedChange::bytes_max(e.logged.columns.len(), e.lost.len(), runs)
+            })
         };
-        self.segments.values().map(bytes).sum()
+        self.unsaved.keys().chain(&self.dirty).map(bytes).sum()
     }
 
     /// Every segment as the commit log knows it, without those that it has freed, and with every column that
     /// is lost by now.
     pub(crate) fn logged(&self) -> Vec<SegmentDescriptor> {
-        let kept = |e: &&SegmentEntry| e.logged_as.is_some_and(|s| s != SegmentStage::Freeing);
-        let descriptor = |entry: &SegmentEntry| {
-            let mut descriptor = entry.logged.clone();
-            entry.lost.iter().for_each(|lost| _ = descriptor.note_lost(*lost));
-            descriptor
-        };
-        self.segments.values().filter(kept).map(descriptor).collect()
+        self.segments.values().filter_map(SegmentEntry::in_root).collect()
+    }
+
+    /// The changes since the last call, for the next root.
+    pub(crate) fn take_unsaved(&mut self) -> Vec<SavedChange> {
+        let mut changes = Vec::new();
+        for (id, was_saved) in std::mem::take(&mut self.unsaved) {
+            let entry = self.segments.get_mut(&id);
+            match entry.and_then(|e| e.in_root().inspect(|_| e.is_saved = true)) {
+                Some(descriptor) => changes.push(SavedChange::Segment(descriptor)),
+                None if was_saved => changes.push(SavedChange::Gone(id)),
+                // It came and went between two roots, or no frame names it yet.
+                None => {}
+            }
+        }
+        changes
     }
 
     /// Removes and returns the freed segments. The caller knows that every `Freed` frame written so far, or a

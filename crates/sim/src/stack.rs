@@ -10,6 +10,10 @@ use warpfire_meta::{Background, Engine, EngineOptions, MetaError};
 use warpfire_pool::{CreateOptions, Pool, PoolError, Root};
 use warpfire_sim_env::{DeviceSpec, DistinctNumbers, SimRandom, SimWorld, mix};
 
+/// Bytes of saved state in a root, at most, while the state log has room: little, so that the small pools of
+/// the simulation write the state log as large ones do.
+const STATE_TAIL_BYTES: usize = 300;
+
 /// The engine that the simulation runs.
 pub type SimEngine = Engine<Log, FsSchema>;
 
@@ -153,6 +157,7 @@ impl Shape {
         let clock = world.clock();
         let pool = Pool::create(world.devices(), &options, &*world.random(), clock.now())?;
         let (log, recovered) = Log::create(pool)?;
+        let log = log.with_state_tail_bytes(STATE_TAIL_BYTES);
         let engine = Engine::open(log, recovered, FsSchema, self.options())?;
         Fs::format(&engine, &*clock, 0, 0)?;
         Ok(Fs::open(Arc::new(engine), clock, FsOptions::default())?)
@@ -197,6 +202,7 @@ impl Shape {
         read_only: bool,
     ) -> Result<SimFs, StackError> {
         let (log, recovered) = Log::open(pool, &root)?;
+        let log = log.with_state_tail_bytes(STATE_TAIL_BYTES);
         let options = EngineOptions { read_only, ..self.options() };
         let engine = Engine::open(log, recovered, FsSchema, options)?;
         Ok(Fs::open(Arc::new(engine), clock, FsOptions { read_only, ..FsOptions::default() })?)

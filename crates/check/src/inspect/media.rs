@@ -48,7 +48,9 @@ pub fn root(devices: &[Arc<dyn Device>]) -> Result<DumpValue, CheckError> {
         ("sequence", state.sequence.into()),
         ("first_stripe", state.first_stripe.into()),
         ("log_segments", (state.chain.len() as u64).into()),
-        ("bulk_segments", (state.segments.len() as u64).into()),
+        ("state_sequence", state.state_sequence.into()),
+        ("state_segments", (state.state_chain.len() as u64).into()),
+        ("bulk_segments", (loaded.saved_segments as u64).into()),
     ]);
     Ok(DumpValue::Fields(vec![
         ("newest", header(&loaded.root)),
@@ -128,6 +130,7 @@ fn summary(d: &SegmentDescriptor) -> Vec<(&'static str, DumpValue)> {
         SegmentStream::Table => "table",
         SegmentStream::Cold => "cold",
         SegmentStream::CommitLog => "commit log",
+        SegmentStream::StateLog => "state log",
     };
     vec![
         ("segment", d.id.get().into()),

@@ -33,9 +33,14 @@ pub(crate) struct LogReplay {
     pub(crate) records: Vec<(u64, Vec<u8>)>,
 }
 
-/// Reads the log from the place that `state` names and applies its accepted groups to the segments of
-/// `state`.
-pub(crate) fn replay(media: &Media, state: &LogState, totals: &mut Totals, findings: &Findings) -> LogReplay {
+/// Reads the log from the place that `state` names and applies its accepted groups to the `saved` segments.
+pub(crate) fn replay(
+    media: &Media,
+    state: &LogState,
+    saved: &BTreeMap<SegmentId, SegmentDescriptor>,
+    totals: &mut Totals,
+    findings: &Findings,
+) -> LogReplay {
     // The state names the sequence of its last stripe. Counting back over the listed stripes that are read
     // again gives the sequence of the first one.
     let listed: u64 = state.chain.iter().map(|d| u64::from(d.stripe_count())).sum();
@@ -44,7 +49,7 @@ pub(crate) fn replay(media: &Media, state: &LogState, totals: &mut Totals, findi
     let mut walk = LogWalk { media, state, expected, broken: false, barrier_after_gap: false, findings };
     let mut groups = GroupCollector::new(state.checkpoint);
     let chain = walk.follow(&mut groups, totals);
-    let segments = state.segments.iter().map(|d| (d.id, CheckedSegment::new(d.clone()))).collect();
+    let segments = saved.values().map(|d| (d.id, CheckedSegment::new(d.clone()))).collect();
     let mut replayed = LogReplay { segments, chain, records: Vec::new() };
     if groups.has_rest() {
         findings.note(FindingCode::LogTail, "commit log", "frames after the last barrier do not count");

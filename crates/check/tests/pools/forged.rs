@@ -6,7 +6,8 @@ use warpfire_format::crc32c;
 use warpfire_format::log_state::LogState;
 use warpfire_format::manifest::{ManifestEdit, TableDescriptor};
 use warpfire_format::root::{RootHeader, encode_body};
-use warpfire_format::segment::{SegmentKind, StripeRun};
+use warpfire_format::segment::{SegmentDescriptor, SegmentKind, StripeRun};
+use warpfire_format::state_frame::SavedState;
 use warpfire_format::stripe::StripeHeader;
 use warpfire_format::table::TopIndex;
 use warpfire_sim_env::{SimDevice, SimWorld};
@@ -43,14 +44,25 @@ fn newest_root(world: &SimWorld) -> (u64, RootHeader) {
     found.max_by_key(|(_, h)| (h.epoch, h.sequence)).expect("the pool has a root")
 }
 
+/// The state in a root, laid open.
+struct ForgedState {
+    log: LogState,
+    segments: Vec<SegmentDescriptor>,
+}
+
 /// Rewrites the newest root of a one-device pool.
-fn forge_root(world: &SimWorld, forge: impl FnOnce(&mut LogState, &mut ManifestEdit)) -> SimWorld {
+fn forge_root(world: &SimWorld, forge: impl FnOnce(&mut ForgedState, &mut ManifestEdit)) -> SimWorld {
     forge_payload(world, |payload| {
-        let (mut state, client) = LogState::decode(payload).expect("the newest root is the log's");
-        let mut manifest =
-            ManifestEdit::decode(client).expect("its state decodes").expect("it is a manifest");
+        let (log, frames) = LogState::decode(payload).expect("the newest root is the log's");
+        assert!(log.state_chain.is_empty(), "a small pool has its whole state in the root");
+        let mut saved = SavedState::default();
+        saved.apply(frames, log.next_segment).expect("its state decodes");
+        let manifest = ManifestEdit::decode(&saved.client).expect("its state decodes");
+        let mut manifest = manifest.expect("it is a manifest");
+        let mut state = ForgedState { log, segments: saved.segments.into_values().collect() };
         forge(&mut state, &mut manifest);
-        state.encode(&manifest.encode())
+        let segments = state.segments.into_iter().map(|d| (d.id, d)).collect();
+        state.log.encode(&SavedState { segments, client: manifest.encode() }.encode())
     })
 }
 
@@ -72,15 +84,15 @@ fn forge_payload(world: &SimWorld, forge: impl FnOnce(&[u8]) -> Vec<u8>) -> SimW
 
 #[test]
 fn a_log_state_of_another_version_is_named() {
-    let forged = forge_payload(&lived(24), |payload| [&payload[..4], &[3], &payload[5..]].concat());
+    let forged = forge_payload(&lived(24), |payload| [&payload[..4], &[9], &payload[5..]].concat());
     let refused = check(&forged.devices(), &CheckOptions::default()).expect_err("another version");
-    let said = "the pool was made by another version of warpfire: its log state has format 3";
+    let said = "the pool was made by another version of warpfire: its log state has format 9";
     assert!(refused.to_string().starts_with(said), "{refused}");
 }
 
 #[test]
 fn a_root_that_contradicts_the_structures_it_names_is_reported() {
-    type RootForge<'a> = (FindingCode, &'a dyn Fn(&mut LogState, &mut ManifestEdit));
+    type RootForge<'a> = (FindingCode, &'a dyn Fn(&mut ForgedState, &mut ManifestEdit));
     let cases: &[RootForge<'_>] = &[
         (FindingCode::TableCounts, &|_, m| m.added[0].entries += 1),
         (FindingCode::TableCounts, &|_, m| m.added[0].seq_max.0 += 1),
@@ -98,7 +110,7 @@ fn a_root_that_contradicts_the_structures_it_names_is_reported() {
         }),
         (FindingCode::ManifestEdit, &|_, m| m.next_table = 1),
         (FindingCode::ZoneTwice, &|s, _| {
-            let columns = s.chain[0].columns.clone();
+            let columns = s.log.chain[0].columns.clone();
             s.segments[0].columns = columns;
         }),
         (FindingCode::ZoneOutside, &|s, _| s.segments[0].columns[0].1 = ZoneIndex(9_999)),
@@ -107,8 +119,8 @@ fn a_root_that_contradicts_the_structures_it_names_is_reported() {
         (FindingCode::HeaderForeign, &|s, _| s.segments[0].epoch += 1),
         (FindingCode::HeaderDamaged, &|s, _| s.segments[0].columns[0].1 = ZoneIndex(95)),
         (FindingCode::LogStripeLost, &|s, _| {
-            s.chain[0].stripes.push(StripeRun { rows: 0, count: 1 });
-            s.sequence += 1;
+            s.log.chain[0].stripes.push(StripeRun { rows: 0, count: 1 });
+            s.log.sequence += 1;
         }),
     ];
     let shape = SHAPES[0];

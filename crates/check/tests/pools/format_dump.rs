@@ -179,11 +179,20 @@ fn dump_root(device: &SimDevice, text: &mut String) -> u64 {
     dump.number(8, "checkpoint number {}");
     dump.number(4, "reading begins at stripe {}");
     let log_segments = dump.number(4, "c = {} log segment");
-    let bulk_segments = dump.number(4, "b = {} bulk segments");
+    let state_segments = dump.number(4, "s = {} segments of the state log");
     dump.number(4, "zero");
-    assert_eq!((log_segments, bulk_segments), (1, 0), "a new pool has one log segment");
+    dump.number(8, "sequence of the last stripe of the state log: {}");
+    assert_eq!((log_segments, state_segments), (1, 0), "a new pool has one log segment");
     dump.heading("descriptor of the log segment");
     let zone = dump_descriptor(&mut dump);
+    dump.heading("state frame");
+    dump.number(1, "type {}: client's state");
+    dump.number(3, "zero");
+    let frame_bytes = dump.number(4, "{} bytes");
+    assert_eq!(dump.at as u64 + frame_bytes, body_bytes as u64, "a new pool has one state frame");
+    dump.varint("piece: {} bytes of the old state passed over");
+    dump.varint("  {} bytes copied");
+    dump.varint("  {} bytes added");
     dump.heading("client's state: manifest edit");
     assert_eq!(
         little_endian(&body[dump.at..dump.at + 4]),

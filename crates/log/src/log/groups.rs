@@ -7,10 +7,11 @@ use warpfire_format::segment::SegmentKind;
 use warpfire_units::SegmentId;
 
 use super::{Log, SyncState};
-use crate::log_writer::LogWriter;
+use crate::limits::EDIT_MAX_BYTES;
 use crate::pending::RecordBuffer;
 use crate::pins::Retired;
 use crate::store::{LogError, LogPos};
+use crate::stream::STREAMS;
 
 impl Log {
     /// Writes a group because of the bytes since the last one, so that the next recovery has no more of them
@@ -142,11 +143,20 @@ impl Log {
         Ok(())
     }
 
-    /// Checks that a root with this client state and all edits that wait fits its zone.
-    pub(super) fn check_root_fits(&self, state: &SyncState, client: &[u8]) -> Result<(), LogError> {
-        let bytes =
-            client.len() + state.log_writer.root_bytes_max() + self.segment_table.lock().root_bytes_max();
-        if bytes as u64 > self.pool.root_payload_bytes_max() { Err(LogError::NoSpace) } else { Ok(()) }
+    /// Checks that a root with this client state and all edits that wait fits its zone, if need be because
+    /// the state log takes the rest.
+    pub(super) fn check_root_fits(&self, state: &mut SyncState, client: &[u8]) -> Result<(), LogError> {
+        let state_log = &mut state.state_log;
+        // Other threads may open segments before the root is made, one for each stream.
+        let changed_bytes = self.segment_table.lock().unsaved_bytes_max() + STREAMS.len() * EDIT_MAX_BYTES;
+        let tail_bytes = state_log.tail_bytes_with(client, changed_bytes);
+        let chain_bytes = state.log_writer.root_bytes_max() + state_log.chain_bytes_max();
+        let left_bytes = self.pool.root_payload_bytes_max().saturating_sub(chain_bytes as u64);
+        if tail_bytes as u64 <= left_bytes {
+            return Ok(());
+        }
+        let has_room = state_log.make_room(&self.pool, tail_bytes, || self.next_id());
+        if has_room.map_err(|e| self.latch.on_write(e))? { Ok(()) } else { Err(LogError::NoSpace) }
     }
 
     /// Writes a group with these records, durable on return.
@@ -166,10 +176,8 @@ impl Log {
         // them.
         state.log_writer.make_room(&self.pool, bytes, || self.next_id()).map_err(failed)?;
         if state.log_writer.needs_root() {
-            let client = state.client.take().expect("the state of a root at a sealed end is kept");
-            self.write_root(state, &client, state.keep_from)?;
+            self.write_root(state, state.keep_from)?;
         }
-        let log_writer = &mut state.log_writer;
         let edits = self.segment_table.lock().edits();
         if records.is_empty() && edits.is_empty() {
             return Ok(());
@@ -177,33 +185,42 @@ impl Log {
         if is_planted(PlantedBug::FreeBeforeBarrier) {
             self.free_zones()?;
         }
-        log_writer.write_group(records, &edits).map_err(failed)?;
+        state.log_writer.write_group(records, &edits).map_err(failed)?;
         // One flush for bulk stripes and log stripes: the barrier makes recovery verify the stripes of the
         // last group, so their order on the devices does not matter.
         self.pool.flush().map_err(failed)?;
-        self.publish_log_size(log_writer);
+        self.publish_log_size(state);
         Ok(())
     }
 
-    /// Publishes the size of the commit log for readers without the lock.
-    pub(super) fn publish_log_size(&self, log_writer: &LogWriter) {
-        self.log_bytes.store(log_writer.bytes(), Ordering::Relaxed);
-        self.log_segments.store(log_writer.segments() as u64, Ordering::Relaxed);
+    /// Publishes the size of the logs for readers without the lock.
+    pub(super) fn publish_log_size(&self, state: &SyncState) {
+        self.log_bytes.store(state.log_writer.bytes(), Ordering::Relaxed);
+        let segments = state.log_writer.segments() + state.state_log.segments();
+        self.log_segments.store(segments as u64, Ordering::Relaxed);
     }
 
     /// Writes a root with the state as of the last group, and frees the log segments that it does not need.
-    pub(super) fn write_root(
-        &self,
-        state: &mut SyncState,
-        client: &[u8],
-        keep_from: LogPos,
-    ) -> Result<(), LogError> {
+    pub(super) fn write_root(&self, state: &mut SyncState, keep_from: LogPos) -> Result<(), LogError> {
         assert!(keep_from >= state.keep_from, "records that a root has dropped stay dropped");
+        let failed = |e| self.latch.on_write(e);
+        let state_log = &mut state.state_log;
+        state_log.put_segments(self.segment_table.lock().take_unsaved());
+        state_log
+            .spill(&self.pool, || self.segment_table.lock().logged(), || self.next_id())
+            .map_err(failed)?;
         // Before the root is made: a device that fails this flush has columns that the root records as lost.
+        // The flush covers the stripes of the state log, which the root names.
         if !is_planted(PlantedBug::RootBeforeFlush) {
-            self.pool.flush().map_err(|e| self.latch.on_write(e))?;
+            self.pool.flush().map_err(failed)?;
         }
         self.note_losses();
+        state_log.put_segments(self.segment_table.lock().take_unsaved());
+        if is_planted(PlantedBug::StateFreedBeforeRoot) {
+            for id in state_log.take_replaced() {
+                self.pool.free(id).map_err(failed)?;
+            }
+        }
         let log_writer = &mut state.log_writer;
         let log_chain = log_writer.log_chain(keep_from);
         let root = LogState {
@@ -214,19 +231,21 @@ impl Log {
             sequence: log_writer.sequence(),
             checkpoint: log_writer.checkpoint() + 1,
             first_stripe: log_chain.first_stripe,
+            state_sequence: state_log.sequence(),
             chain: log_chain.chain.clone(),
-            segments: self.segment_table.lock().logged(),
+            state_chain: state_log.chain(),
         };
-        self.pool.write_root(&root.encode(client)).map_err(|e| self.latch.on_write(e))?;
+        self.pool.write_root(&root.encode(state_log.tail())).map_err(failed)?;
         state.keep_from = keep_from;
         // The root has the edits: the next group is due after as many bytes as ever.
         self.group_due_bytes.store(self.group_bytes, Ordering::Relaxed);
-        state.client = log_writer.is_at_sealed_end().then(|| client.to_vec());
         // Only now: until the root was durable, recovery would have read these segments from the root before.
-        for id in log_writer.note_root(root.checkpoint, &log_chain) {
-            self.pool.free(id).map_err(|e| self.latch.on_write(e))?;
+        for id in
+            log_writer.note_root(root.checkpoint, &log_chain).into_iter().chain(state_log.take_replaced())
+        {
+            self.pool.free(id).map_err(failed)?;
         }
-        self.publish_log_size(log_writer);
+        self.publish_log_size(state);
         self.note_room();
         Ok(())
     }

@@ -41,8 +41,13 @@ pub(super) struct AcceptedLog {
 }
 
 /// Accepts groups, and applies their edits to the root's segments.
-pub(super) fn accept(pool: &Pool, state: &LogState, found: WalkedLog) -> Result<AcceptedLog, LogError> {
-    let mut segments: SegmentMap = state.segments.iter().map(|d| (d.id, d.clone())).collect();
+pub(super) fn accept(
+    pool: &Pool,
+    state: &LogState,
+    saved: &SegmentMap,
+    found: WalkedLog,
+) -> Result<AcceptedLog, LogError> {
+    let mut segments = saved.clone();
     let mut groups = found.groups;
     let mut damaged = found.damaged;
     let last = groups.pop();

@@ -44,6 +44,7 @@ use accept::AcceptedLog;
 use crate::log::Log;
 use crate::log_writer::{LogOrigin, LogWriter, PastSegment};
 use crate::segment_table::SegmentTable;
+use crate::state_log::{StateLog, read_state};
 use crate::store::{LogError, LogPos, RecordIter, RecoveredLog};
 
 /// The parts of a log that is new or recovered, for `Log::assemble`.
@@ -58,8 +59,8 @@ pub(crate) struct LogParts {
 
 /// The end of the commit log.
 pub(crate) enum LogEnd {
-    /// The log goes on behind it.
-    Writer(Box<LogWriter>),
+    /// The log goes on behind it, and the state log behind what the root leads to.
+    Writer(Box<LogWriter>, Box<StateLog>),
     /// The pool is open for reading: so many bytes and segments were read, and nothing follows.
     Read { bytes: u64, segments: u64 },
 }
@@ -80,7 +81,7 @@ impl From<Corrupt> for LogError {
 }
 
 /// Translates an error of the pool during recovery.
-fn unreadable(error: PoolError) -> LogError {
+pub(crate) fn unreadable(error: PoolError) -> LogError {
     match error {
         PoolError::NoSpace => LogError::NoSpace,
         PoolError::OpenForReading => LogError::OpenForReading,
@@ -100,13 +101,16 @@ impl Log {
         let origin = LogOrigin { sequence: 0, barrier: 0, checkpoint: 0, next: next_pos };
         let parts = LogParts {
             segment_table: SegmentTable::default(),
-            end: LogEnd::Writer(Box::new(LogWriter::new(VecDeque::new(), current, origin))),
+            end: LogEnd::Writer(
+                Box::new(LogWriter::new(VecDeque::new(), current, origin)),
+                Box::new(StateLog::new()),
+            ),
             next_segment: SegmentId::FIRST.next(),
             next_pos,
             keep_from: next_pos,
             pool,
         };
-        Ok((Log::assemble(parts, &[])?, RecoveredLog::empty()))
+        Ok((Log::assemble(parts)?, RecoveredLog::empty()))
     }
 
     /// Opens the log of a pool, as of the last sync that returned or of a later group.
@@ -129,12 +133,15 @@ impl Log {
     }
 
     fn recover(pool: Pool, root: &Root) -> Result<(Log, RecoveredLog), LogError> {
-        let (state, client) = LogState::decode(&root.payload)?;
+        let (state, tail) = LogState::decode(&root.payload)?;
+        walk::check_numbers(&state)?;
+        let (saved, state_log) = read_state(&pool, &state, tail)?;
         let found = walk::walk(&pool, &state)?;
-        let mut accepted = accept::accept(&pool, &state, found)?;
+        let mut accepted = accept::accept(&pool, &state, &saved.segments, found)?;
         // Every zone in use must be known before one is allocated. From here on only free zones are written,
         // so a crash leaves the old root and the log that it leads to.
-        for descriptor in accepted.segments.iter().chain(accepted.past.iter().map(|p| &p.descriptor)) {
+        let log_segments = accepted.past.iter().map(|p| &p.descriptor).chain(state_log.chain());
+        for descriptor in accepted.segments.iter().chain(log_segments) {
             assert_eq!(descriptor.state, SegmentState::Sealed, "recovery seals every segment");
             pool.adopt(descriptor).map_err(unreadable)?;
         }
@@ -172,19 +179,22 @@ impl Log {
         let keep_from = LogPos(state.keep_from);
         let end = if pool.is_for_reading() {
             let bytes = accepted.past.iter().map(|past| past.bytes).sum();
-            LogEnd::Read { bytes, segments: accepted.past.len() as u64 }
+            LogEnd::Read { bytes, segments: (accepted.past.len() + state_log.chain().len()) as u64 }
         } else {
-            LogEnd::Writer(Box::new(log_writer(&pool, accepted.past, current, origin)?))
+            let log_writer = log_writer(&pool, accepted.past, current, origin)?;
+            LogEnd::Writer(Box::new(log_writer), Box::new(StateLog::recovered(state_log)))
         };
         let parts = LogParts {
-            segment_table: SegmentTable::recovered(accepted.segments, |data| capacity_bytes(&pool, data)),
+            segment_table: SegmentTable::recovered(accepted.segments, &saved.segments, |data| {
+                capacity_bytes(&pool, data)
+            }),
             end,
             next_segment: accepted.next_segment.next(),
             next_pos: accepted.next_pos,
             keep_from,
             pool,
         };
-        let log = Log::assemble(parts, client)?;
+        let log = Log::assemble(parts)?;
         // After the new root is durable: the old one names the old zones.
         for zones in resilvered {
             log.pool().free_old_zones(zones);
@@ -192,7 +202,7 @@ impl Log {
         // Reading begins with a whole stripe, which may hold records before the first one kept.
         let wanted = accepted.records.into_iter().filter(move |(pos, _)| *pos >= keep_from);
         let records: RecordIter = Box::new(wanted.map(Ok));
-        Ok((log, RecoveredLog { state: client.to_vec(), records }))
+        Ok((log, RecoveredLog { state: saved.client, records }))
     }
 }
 

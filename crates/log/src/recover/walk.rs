@@ -53,8 +53,6 @@ pub(super) struct WalkedLog {
 
 /// Reads the log as far as its stripes follow each other.
 pub(super) fn walk(pool: &Pool, state: &LogState) -> Result<WalkedLog, LogError> {
-    let numbers = [state.next_pos, state.barrier, state.sequence, state.checkpoint, state.next_segment.get()];
-    numbers.into_iter().try_for_each(check_number)?;
     let known = known_stripes(state).ok_or(OUT_OF_ORDER)?;
     let first_sequence = (state.sequence + 1).checked_sub(known).ok_or(OUT_OF_ORDER)?;
     let mut reader = LogReader::new(state, first_sequence);
@@ -93,6 +91,12 @@ pub(super) fn walk(pool: &Pool, state: &LogState) -> Result<WalkedLog, LogError>
         "each stripe taken is in the chain"
     );
     Ok(reader.finish(first_sequence))
+}
+
+/// Refuses numbers of a root that no pool reaches.
+pub(super) fn check_numbers(state: &LogState) -> Result<(), LogError> {
+    let counts = [state.next_pos, state.barrier, state.sequence, state.checkpoint, state.state_sequence];
+    counts.into_iter().chain([state.next_segment.get()]).try_for_each(check_number)
 }
 
 /// Refuses a number from flash that no pool reaches, so that the numbers of a session can count on from it.
@@ -360,8 +364,9 @@ mod tests {
             sequence: 0,
             checkpoint: 1,
             first_stripe: 0,
+            state_sequence: 0,
             chain: Vec::new(),
-            segments: Vec::new(),
+            state_chain: Vec::new(),
         };
         let barrier = |number| LogFrame::Barrier { number, checkpoint: 1 };
         let mut reader = LogReader::new(&state, 1);

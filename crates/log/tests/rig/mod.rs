@@ -18,6 +18,10 @@ use warpfire_units::{SegmentId, SlicePtr};
 pub const ZONE_BYTES: u64 = 128 << 10;
 pub const ZONES: u64 = 40;
 
+/// Bytes of saved state in a root, at most, while the state log has room. Less than a small life has, so that
+/// the rig's pools use the state log as large ones do.
+const STATE_TAIL_BYTES: usize = 600;
+
 /// The geometry and devices of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -165,6 +169,7 @@ pub struct Client {
 
 impl Client {
     pub fn new(log: Log) -> Self {
+        let log = log.with_state_tail_bytes(STATE_TAIL_BYTES);
         Client { log, history: vec![], acked: 0, entries: Entries::new(), to_release: vec![], next_key: 1 }
     }
 
@@ -198,7 +203,7 @@ impl Client {
         }
         log.set_live(&live);
         let client = Client {
-            log,
+            log: log.with_state_tail_bytes(STATE_TAIL_BYTES),
             history: history[..count].to_vec(),
             acked: count,
             entries,

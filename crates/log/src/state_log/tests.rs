@@ -1,0 +1,160 @@
+//! Checkpoints of tables that no test could write: the segments are fabricated and hold nothing.
+
+use warpfire_env::Timestamp;
+use warpfire_format::log_state::LogState;
+use warpfire_format::segment::StripeRun;
+use warpfire_pool::CreateOptions;
+use warpfire_sim_env::{DeviceSpec, SimWorld};
+use warpfire_units::{DeviceIndex, ZoneIndex};
+
+use super::*;
+
+/// The id of the first fabricated segment. Those of the logs are below.
+const FIRST: u64 = 1000;
+
+fn fabricated(n: u64, runs: u16) -> SegmentDescriptor {
+    let column =
+        |device| (DeviceIndex(device), ZoneIndex(u32::try_from(n % 1000 + 2).expect("a small number")));
+    SegmentDescriptor {
+        id: SegmentId::new(FIRST + n).expect("not zero"),
+        epoch: 1,
+        stream: SegmentStream::Small,
+        data: 2,
+        parity: 1,
+        columns: (0..3).map(column).collect(),
+        lost: Vec::new(),
+        stripes: (0..runs).map(|n| StripeRun { rows: 1 + n % 2, count: 1 }).collect(),
+        state: SegmentState::Sealed,
+    }
+}
+
+/// A pool with a table of fabricated segments.
+struct Rig {
+    world: SimWorld,
+    pool: Pool,
+    state_log: StateLog,
+    table: Vec<SegmentDescriptor>,
+    chain: Vec<SegmentDescriptor>,
+    next_id: u64,
+    checkpoint: u64,
+}
+
+impl Rig {
+    fn new(segments: u64, runs: u16) -> Rig {
+        let world = SimWorld::of(1, 3, &DeviceSpec::conventional("flash", 128 << 20));
+        let options = CreateOptions { data: 2, parity: 1, zone_bytes: Some(4 << 20), force: false };
+        let pool = Pool::create(world.devices(), &options, &*world.random(), Timestamp::default());
+        let pool = pool.expect("blank devices take a pool");
+        let commit_log = pool.allocate(SegmentId::FIRST, SegmentStream::CommitLog).expect("there is room");
+        let table: Vec<_> = (0..segments).map(|n| fabricated(n, runs)).collect();
+        let mut state_log = StateLog::new();
+        state_log.put_segments(table.iter().cloned().map(SavedChange::Segment).collect());
+        let chain = vec![commit_log.descriptor()];
+        let mut rig = Rig { world, pool, state_log, table, chain, next_id: 2, checkpoint: 0 };
+        rig.checkpoint();
+        rig
+    }
+
+    /// As `Log::write_root` does. Returns the bytes that the busiest device wrote.
+    fn checkpoint(&mut self) -> u64 {
+        let written = || self.world.sims().iter().map(|d| d.counters().written_bytes).collect::<Vec<u64>>();
+        let before = written();
+        let next_id = || {
+            self.next_id += 1;
+            SegmentId::new(self.next_id - 1).expect("counts from 2")
+        };
+        self.state_log.spill(&self.pool, || self.table.clone(), next_id).expect("nothing fails");
+        self.pool.flush().expect("nothing fails");
+        self.checkpoint += 1;
+        let root = LogState {
+            next_segment: SegmentId::new(1 << 40).expect("not zero"),
+            next_pos: 1,
+            keep_from: 1,
+            barrier: 0,
+            sequence: 0,
+            checkpoint: self.checkpoint,
+            first_stripe: 0,
+            state_sequence: self.state_log.sequence(),
+            chain: self.chain.clone(),
+            state_chain: self.state_log.chain(),
+        };
+        self.pool.write_root(&root.encode(self.state_log.tail())).expect("nothing fails");
+        for id in self.state_log.take_replaced() {
+            self.pool.free(id).expect("nothing fails");
+        }
+        let after = written();
+        after.iter().zip(before).map(|(after, before)| after - before).max().expect("there are devices")
+    }
+
+    /// Grows one segment by a stripe, as a session does that fills it.
+    fn change(&mut self, n: u64) {
+        let segment = &mut self.table[usize::try_from(n).expect("a small number")];
+        segment.push_stripe(3);
+        self.state_log.put_segments(vec![SavedChange::Segment(segment.clone())]);
+    }
+
+    /// Opens the pool and compares the state that the newest root leads to.
+    fn assert_opens(self) {
+        drop(self.pool);
+        let (pool, root) = Pool::open_for_reading(self.world.devices()).expect("nothing fails");
+        let (state, tail) = LogState::decode(&root.payload).expect("it was encoded");
+        let (saved, read) = read_state(&pool, &state, tail).expect("nothing fails");
+        assert_eq!(state.checkpoint, self.checkpoint);
+        assert!(saved.segments.into_values().eq(self.table), "the table comes back");
+        assert!(!read.lacks_columns);
+    }
+}
+
+/// Bytes of the first checkpoint, which saves the whole table, and of the largest and the mean one of a
+/// hundred that follow a change of one segment.
+fn measure(segments: u64, runs: u16) -> (u64, u64, u64) {
+    let mut rig = Rig::new(segments, runs);
+    let whole =
+        rig.table.iter().map(|d| SegmentDescriptor::encoded_bytes_max(3, 0, d.stripes.len())).sum::<usize>();
+    let (mut most, mut sum) = (0, 0);
+    for n in 0..100 {
+        rig.change(segments - 1 - n / 20);
+        let written = rig.checkpoint();
+        most = most.max(written);
+        sum += written;
+    }
+    rig.assert_opens();
+    (whole as u64, most, sum / 100)
+}
+
+#[test]
+fn a_checkpoint_after_one_change_costs_the_same_whatever_the_table_holds() {
+    let (few_whole, _, few) = measure(600, 1);
+    let (whole, most, mean) = measure(65_536, 1);
+    println!(
+        "600 segments: {few_whole} bytes whole, {few} a checkpoint; 65,536: {whole} whole, {mean}, {most} at most"
+    );
+    assert!(most < 64 << 10, "{most} bytes on one device for one changed segment of 65,536");
+    assert!(mean < 2 * few, "{mean} bytes with 65,536 segments, {few} with 600");
+}
+
+#[test]
+fn a_checkpoint_of_segments_with_many_runs_costs_a_twentieth_of_the_table() {
+    let (whole, most, mean) = measure(4_000, 1_000);
+    println!("4,000 segments of 1,000 runs: {whole} bytes whole, {mean} a checkpoint, {most} at most");
+    assert!(most < 64 << 10 && mean * 20 < whole, "{mean} bytes, {most} at most, of {whole}");
+}
+
+#[test]
+fn a_chain_is_written_anew_before_it_is_three_times_the_state() {
+    let mut rig = Rig::new(1_000, 200);
+    let base = rig.state_log.base_bytes;
+    let mut longest = 0;
+    let mut bases = 0;
+    for n in 0..6_000 {
+        rig.change(n % 500);
+        let before = rig.state_log.chain_bytes;
+        rig.checkpoint();
+        longest = longest.max(rig.state_log.chain_bytes);
+        bases += u64::from(rig.state_log.chain_bytes < before);
+    }
+    assert!(bases > 0, "the chain was written anew");
+    let most = 2 * rig.state_log.base_bytes.max(base) + STATE_CHAIN_SLACK_BYTES + STATE_TAIL_MAX_BYTES as u64;
+    assert!(longest <= most, "{longest} bytes of chain for {base} of state, {bases} times written anew");
+    rig.assert_opens();
+}

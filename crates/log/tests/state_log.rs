@@ -1,0 +1,103 @@
+//! Pools whose state does not fit a root.
+
+mod rig;
+
+use rig::{content, open, shape};
+use warpfire_env::Timestamp;
+use warpfire_log::{Log, LogError, LogStore, Stream};
+use warpfire_pool::{CreateOptions, Pool};
+use warpfire_sim_env::{DeviceSpec, Fault, SimRandom, SimWorld};
+
+fn create(world: &SimWorld, zone_bytes: u64) -> Log {
+    let options = CreateOptions { data: 1, parity: 0, zone_bytes: Some(zone_bytes), force: false };
+    let pool = Pool::create(world.devices(), &options, &*world.random(), Timestamp::default());
+    Log::create(pool.expect("blank devices take a pool")).expect("it succeeds in this test").0
+}
+
+/// A root had to hold the whole state. Once that was longer than a zone, each checkpoint returned `NoSpace`,
+/// and the pool was at its end with most of its zones free.
+#[test]
+fn a_state_that_no_root_holds_does_not_end_the_pool() {
+    let world = SimWorld::of(1, 1, &DeviceSpec::append_only("flash", 64 << 20));
+    let log = create(&world, 128 << 10);
+    let piece = content(1, 40 << 10);
+    let client = |n: usize| [content(1, 200_000), n.to_le_bytes().to_vec(), content(2, 100_000)].concat();
+    let mut slices = Vec::new();
+    let refused = loop {
+        match log.append(Stream::Large, &piece).and_then(|s| log.log(b"a piece").map(|_| s)) {
+            Ok(more) => slices.extend(more),
+            Err(e) => break e,
+        }
+        if slices.len().is_multiple_of(8) {
+            log.checkpoint(&client(slices.len()), log.position()).expect("a checkpoint needs no room");
+        }
+    };
+    assert!(matches!(refused, LogError::NoSpace), "{refused}");
+    log.checkpoint(&client(slices.len()), log.position()).expect("a checkpoint needs no room");
+    let space = log.space();
+    println!("{} pieces of 40 KiB, {space:?}", slices.len());
+    assert!(space.free_bytes * 20 < space.total_bytes, "the pool was filled: {space:?}");
+    drop(log);
+    let (log, recovered) = open(&world).expect("it opens");
+    assert!(recovered.state == client(slices.len()), "the last state comes back");
+    for slice in slices.iter().step_by(97) {
+        let mut bytes = vec![0; slice.len_bytes as usize];
+        log.read(*slice, &mut bytes).expect("it is there");
+    }
+    rig::assert_append_only(&world, "a pool of many segments");
+}
+
+#[test]
+fn every_state_of_a_client_comes_back_however_it_changes() {
+    let world = shape(2, 1, 3).world(1);
+    let mut log = shape(2, 1, 3).create(&world).expect("blank devices take a log");
+    let random = SimRandom::new(3);
+    let mut state = content(1, 30_000);
+    for n in 0..200u64 {
+        let at = usize::try_from(random.below(state.len() as u64)).expect("a length");
+        let end = (at + usize::try_from(random.below(400)).expect("a length")).min(state.len());
+        let more = usize::try_from(random.below(400)).expect("a length");
+        state.splice(at..end, content(n, more));
+        log.checkpoint(&state, log.position()).expect("nothing fails");
+        if random.one_in(4) {
+            drop(log);
+            let (again, recovered) = open(&world).expect("it opens");
+            assert_eq!(recovered.state, state, "after {n} changes");
+            log = again;
+        }
+    }
+    rig::assert_append_only(&world, "a client of many states");
+}
+
+/// Recovery finds the loss and writes the state log anew at once: the root that it makes may be the only
+/// thing that leads to the state when the other device goes.
+#[test]
+fn a_state_log_that_lost_a_column_is_whole_after_the_next_opening() {
+    let world = shape(1, 1, 2).world(1);
+    let state = content(1, 60_000);
+    let log = shape(1, 1, 2).create(&world).expect("blank devices take a log");
+    log.checkpoint(&state, log.position()).expect("nothing fails");
+    drop(log);
+    let zeroes = vec![0; usize::try_from((rig::ZONES - 2) * rig::ZONE_BYTES).expect("a length")];
+    world.sims()[0].poke(2 * rig::ZONE_BYTES, &zeroes);
+    let (log, recovered) = open(&world).expect("one device has all of it");
+    assert_eq!(recovered.state, state);
+    drop(log);
+    world.sims()[1].inject(Fault::Vanish { after: 0 });
+    let (log, recovered) = open(&world).expect("the other device has all of it again");
+    assert_eq!(recovered.state, state);
+    drop(log);
+}
+
+/// More devices are lost than parity covers: an older or a shorter state must not pass for the newest.
+#[test]
+fn a_state_log_that_is_lost_is_refused() {
+    let world = shape(1, 0, 1).world(1);
+    let log = shape(1, 0, 1).create(&world).expect("blank devices take a log");
+    log.checkpoint(&content(1, 60_000), log.position()).expect("nothing fails");
+    drop(log);
+    let zeroes = vec![0; usize::try_from((rig::ZONES - 2) * rig::ZONE_BYTES).expect("a length")];
+    world.sims()[0].poke(2 * rig::ZONE_BYTES, &zeroes);
+    let refused = open(&world).err().expect("it is refused");
+    assert!(refused.contains("state log"), "{refused}");
+}
