@@ -75,6 +75,14 @@ pub enum MembershipError {
     /// The pool has no device with this index, or it was removed.
     #[error("the pool has no {0}")]
     Unknown(DeviceIndex),
+    /// The device does not leave the pool, or segments have columns on it.
+    #[error("{device} cannot be removed: {segments} segments are on it")]
+    InUse {
+        /// The device.
+        device: DeviceIndex,
+        /// Segments with a column on it.
+        segments: usize,
+    },
     /// The device belongs to this pool already.
     #[error("{device} belongs to the pool already")]
     Member {

@@ -209,7 +209,7 @@ impl DeviceSet {
     }
 
     fn is_written(&self, member: &Member) -> bool {
-        member.slot.is_some_and(|slot| self.slot_states[slot].is_written())
+        !member.is_gone && member.slot.is_some_and(|slot| self.slot_states[slot].is_written())
     }
 }
 
@@ -313,6 +313,24 @@ impl Devices {
     /// Lets a device that joins take segments.
     pub(crate) fn end_join(&self, index: DeviceIndex) {
         self.change_member(index, |member| member.is_joining = false);
+    }
+
+    /// Decides whether a device that leaves is removed: it gets no roots as a device of the pool.
+    pub(crate) fn set_gone(&self, index: DeviceIndex, is_gone: bool) {
+        self.change_member(index, |member| (member.is_gone, member.is_leaving) = (is_gone, !is_gone));
+    }
+
+    /// Closes a device that was removed.
+    pub(crate) fn close(&self, index: DeviceIndex) {
+        self.change(|set| {
+            let member = set.members[usize::from(index.0)];
+            assert!(member.is_gone, "no segment is on a device that was removed");
+            // One that was missing or had failed counts as lost no longer.
+            if !member.slot.is_some_and(|slot| set.slot_states[slot].is_written()) {
+                self.lost.fetch_sub(1, Relaxed);
+            }
+            set.close_slot(member.slot);
+        });
     }
 
     /// Takes the last device of the table back, which could not join.

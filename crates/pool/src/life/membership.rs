@@ -8,7 +8,10 @@
 //!    any root. No zone of the device is taken before the second is durable, and it has no root before its
 //!    old root places are cleared (`add_device`; test
 //!    `a_cut_at_any_moment_of_an_add_leaves_the_pool_with_or_without_the_device`).
-//! 4. No zone of a device that leaves is taken, from before the root is written that says so (`set_leaving`).
+//! 4. A device is removed when no segment has a column on it. The other devices have the root without it
+//!    before its own label says that it has left (`remove_device`; test
+//!    `a_cut_at_any_moment_of_a_removal_leaves_the_device_leaving_or_removed`).
+//! 5. No zone of a device that leaves is taken, from before the root is written that says so (`set_leaving`).
 
 use std::sync::Arc;
 
@@ -22,6 +25,7 @@ use crate::life::create::{clear_old_root_places, empty_root_zones, random_uuid};
 use crate::life::find_roots::{find_roots, unsupported_root};
 use crate::life::roots::{RootEnd, Roots};
 use crate::pool::{Inner, Pool};
+use crate::segment::pool_segment::PoolSegment;
 
 impl Pool {
     /// Adds a device to the pool, and returns its index. Its zones can be taken from then on. Durable on
@@ -109,6 +113,44 @@ impl Pool {
             inner.devices.set_leaving(device, !is_leaving);
         }
         written
+    }
+}
+
+impl Pool {
+    /// Removes a device that leaves from the pool, and closes it. No segment has a column on it, and the
+    /// newest root names none that has: the caller has moved them, and written a root since. The device may
+    /// be missing. Durable on return. A crash leaves the device leaving, or removed.
+    ///
+    /// # Errors
+    /// `Membership` if the device does not leave or still has columns; `OpenForReading`; `Failed` if the root
+    /// could not be written.
+    pub fn remove_device(&self, device: DeviceIndex) -> Result<(), PoolError> {
+        let inner = &self.inner;
+        inner.check_writable()?;
+        let mut roots = inner.roots.lock();
+        let mut table = roots.table.clone();
+        let entry = member_mut(&mut table, device).ok_or(MembershipError::Unknown(device))?;
+        let has_column = |s: &Arc<PoolSegment>| s.columns.iter().any(|(at, _)| *at == device);
+        let segments = inner.segments.read().values().filter(|s| has_column(s)).count();
+        if !entry.is_leaving || segments > 0 {
+            return Err(MembershipError::InUse { device, segments }.into());
+        }
+        (entry.state, entry.is_leaving) = (DeviceUse::Gone, false);
+        // The copies of the root count on the other devices only.
+        inner.devices.set_gone(device, true);
+        if let Err(error) = inner.write_table(&mut roots, table) {
+            inner.devices.set_gone(device, false);
+            return Err(error);
+        }
+        // The label of the device says that it has left. If that fails, its older root is enough: the table
+        // of the pool decides.
+        if inner.devices.writable(device) {
+            let payload = roots.payload.clone();
+            drop(inner.write_copies(&mut roots, &payload, false, &[device], 1));
+        }
+        inner.devices.close(device);
+        tracing::info!(name: "device_removed", device = device.0, "device removed");
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use warpfire_env::Device;
-use warpfire_pool::{DeviceSetError, MembershipError, Pool, PoolError};
+use warpfire_pool::{DeviceSetError, MembershipError, Pool, PoolError, SegmentKind, Suspects};
 use warpfire_sim_env::{DeviceSpec, DistinctNumbers, Event, Fault, SimDevice, SimWorld};
 use warpfire_units::DeviceIndex;
 
@@ -97,11 +97,11 @@ fn a_cut_at_any_moment_of_the_mark_leaves_the_table_before_or_after_it() {
 fn an_added_device_takes_segments_and_belongs_to_the_pool_from_then_on() {
     let (mut world, pool) = world(4, 3, 2, 1);
     let before = write_segment(&pool, id(1), &[90_000]);
-    let free_before = pool.free_segments(warpfire_pool::SegmentKind::Bulk);
+    let free_before = pool.free_segments(SegmentKind::Bulk);
     let added = blank(&mut world);
     assert_eq!(add(&pool, added), Ok(DeviceIndex(3)));
     assert_eq!(pool.status().devices.len(), 4);
-    assert!(pool.free_segments(warpfire_pool::SegmentKind::Bulk) > free_before);
+    assert!(pool.free_segments(SegmentKind::Bulk) > free_before);
     let after: Vec<_> = (2..6).map(|n| write_segment(&pool, id(n), &[90_000])).collect();
     assert!(after.iter().any(|w| lies_on(w, DeviceIndex(3))));
     let all: Vec<_> = std::iter::once(&before).chain(&after).collect();
@@ -204,5 +204,78 @@ fn a_device_that_fails_while_it_joins_leaves_the_pool_as_it_was() {
         drop(pool);
         let pool = open_with(home.devices(), &[&written, &next]);
         assert_reads(&pool, &next);
+    }
+}
+
+/// Moves the columns of these segments off a device that leaves.
+fn empty(pool: &Pool, written: &mut [WrittenSegment], device: DeviceIndex) {
+    for w in written.iter_mut().filter(|w| lies_on(w, device)) {
+        let vacated = BTreeSet::from([device]);
+        let moved = pool.resilver(w.descriptor.id, Suspects::Recorded, &vacated).unwrap();
+        assert_eq!(moved.moves.len(), 1, "{:?}", moved.failure);
+        w.descriptor = moved.descriptor;
+        pool.free_old_zones(moved.old_zones);
+    }
+}
+
+#[test]
+fn a_cut_at_any_moment_of_a_removal_leaves_the_device_leaving_or_removed() {
+    let leaver = DeviceIndex(1);
+    for is_missing in [false, true] {
+        let (mut home, pool) = world(9, 4, 2, 1);
+        let mut written: Vec<_> = (1..5).map(|n| write_segment(&pool, id(n), &[90_000])).collect();
+        drop(pool);
+        let without: &[usize] = if is_missing { &[1] } else { &[] };
+        let pool = open_with(devices_without(&home, without), &written.iter().collect::<Vec<_>>());
+        let in_use = pool.remove_device(leaver);
+        assert!(matches!(in_use, Err(PoolError::Membership(MembershipError::InUse { .. }))), "{in_use:?}");
+        pool.set_leaving(leaver, true).unwrap();
+        assert!(pool.remove_device(leaver).is_err(), "it has columns");
+        empty(&pool, &mut written, leaver);
+        pool.write_root(b"state").unwrap();
+        home.record();
+        pool.remove_device(leaver).unwrap();
+        home.mark(0);
+        assert_eq!((pool.status().devices.len(), pool.status().lost()), (3, 0));
+        let recording = home.take_recording().unwrap();
+        written.iter().for_each(|w| assert_reads(&pool, w));
+        let all: Vec<_> = written.iter().collect();
+        let mut replay = recording.replay();
+        let (mut is_durable, mut found) = (false, BTreeSet::new());
+        while let Some(event) = replay.advance() {
+            is_durable |= matches!(event, Event::Mark(_));
+            for cut in replay.cuts(8, 7) {
+                for without in [without, &[1], &[2]] {
+                    let crashed = replay.cut(&cut);
+                    let opened = open(devices_without(&crashed, without));
+                    if is_missing && without == [2] && !is_durable {
+                        continue;
+                    }
+                    let (pool, root) = opened.unwrap();
+                    assert_eq!(root.payload, b"state");
+                    for w in &all {
+                        pool.adopt(&w.descriptor).unwrap();
+                        assert_reads(&pool, w);
+                    }
+                    let is_removed = pool.status().devices.len() == 3;
+                    assert!(is_removed || !is_durable, "a removal is durable when it returns: {cut:?}");
+                    found.insert(is_removed);
+                    if !is_removed {
+                        pool.remove_device(leaver).unwrap();
+                        assert_eq!(pool.status().devices.len(), 3);
+                    }
+                    let next = write_segment(&pool, id(9), &[40_000]);
+                    pool.write_root(b"of the next session").unwrap();
+                    drop(pool);
+                    let pool = open_with(crashed.devices(), &all);
+                    assert_eq!(pool.status().devices.len(), 3);
+                    pool.adopt(&next.descriptor).unwrap();
+                    assert_reads(&pool, &next);
+                    // It may come back, as a device like any other.
+                    assert_eq!(add(&pool, crashed.devices()[1].clone()), Ok(DeviceIndex(4)));
+                }
+            }
+        }
+        assert_eq!(found.len(), 2, "cuts before the root and after it");
     }
 }
