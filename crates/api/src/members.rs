@@ -1,11 +1,20 @@
-//! The devices of an open pool: adding one.
+//! The devices of an open pool: adding and removing them.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
+use rustix::io::Errno;
 use warpfire_env::SystemRandom;
+use warpfire_meta::Store;
+use warpfire_units::DeviceIndex;
 
 use crate::devices::{DeviceContent, NewDevices};
-use crate::{Result, Warpfire};
+use crate::error::ErrorKind;
+use crate::{Error, Result, Warpfire};
+
+/// Turns without success after which a device counts as one that cannot be emptied. Background work and
+/// readers may hold a segment for a moment.
+const TURNS_MAX: u32 = 8;
 
 /// How a device is added to a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -72,6 +81,91 @@ impl Warpfire {
                 new.discard();
                 Err(error.into())
             }
+        }
+    }
+
+    /// Removes a device from the pool while it is in use: moves its data to the other devices, then forgets
+    /// it and closes it. `index` is its position. The device may be missing; its data is then reconstructed.
+    /// Returns `false` if `progress` ended the work: the device stays then, with the data that was not moved.
+    ///
+    /// `progress` is called with the segments that still have data on the device, again and again while they
+    /// become fewer.
+    ///
+    /// A crash leaves the device leaving: its data goes on to move, and another call removes it.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use warpfire::Pool;
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let images = ["a", "b", "c"].map(|name| dir.path().join(name));
+    /// let fs = Pool::options().size_bytes(32 << 20).parity(1).create(&images)?;
+    /// fs.write("/kept", vec![7; 1 << 20])?;
+    /// assert!(fs.remove_device(0, |_| ControlFlow::Continue(()))?);
+    /// assert_eq!(fs.read("/kept")?, vec![7; 1 << 20]);
+    /// fs.close()?;
+    /// let fs = Pool::options().open(&images[1..])?;
+    /// assert_eq!(fs.read("/kept")?, vec![7; 1 << 20]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is no such device, or if fewer than data and parity devices would stay;
+    /// `NoSpace` if the other devices have no room for its data: the device stays; `ReadOnly`.
+    pub fn remove_device(
+        &self,
+        index: u16,
+        mut progress: impl FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<bool> {
+        let device = DeviceIndex(index);
+        let engine = self.fs().engine();
+        let log = engine.log();
+        log.pool().set_leaving(device, true)?;
+        let emptied = self.empty_device(device, &mut progress);
+        if !matches!(emptied, Ok(true)) {
+            log.pool().set_leaving(device, false)?;
+            return emptied;
+        }
+        log.pool().remove_device(device)?;
+        Ok(true)
+    }
+
+    /// Moves all columns of a device that leaves. Returns whether `progress` let it.
+    fn empty_device(
+        &self,
+        device: DeviceIndex,
+        progress: &mut impl FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<bool> {
+        let engine = self.fs().engine();
+        let log = engine.log();
+        self.sync()?;
+        // Ends: after some turns that leave as many segments on the device the work ends with an error.
+        let (mut fewest, mut turns) = (u64::MAX, 0);
+        loop {
+            while log.has_due_work() {
+                if progress(log.segments_on(device)).is_break() {
+                    return Ok(false);
+                }
+                if !engine.background_step()? {
+                    break;
+                }
+            }
+            // The log segments and those without live bytes go with a checkpoint.
+            engine.checkpoint()?;
+            self.sync()?;
+            let left = log.segments_on(device);
+            if left == 0 {
+                // No root but the newest is read, and it names no column on the device.
+                engine.checkpoint()?;
+                return Ok(log.segments_on(device) == 0);
+            }
+            turns = if left < fewest { 0 } else { turns + 1 };
+            if turns >= TURNS_MAX {
+                let reason = self.upkeep().blocked.unwrap_or_else(|| format!("{left} segments do not move"));
+                let message = format!("the device cannot be emptied: {reason}");
+                return Err(Error::new(ErrorKind::NoSpace, Errno::NOSPC.raw_os_error(), message));
+            }
+            fewest = fewest.min(left);
         }
     }
 }

@@ -86,7 +86,7 @@ pub enum Command {
     Status(status::Args),
     /// Show the space of pools.
     Df(df::Args),
-    /// Show the devices of a pool, and add some.
+    /// Show, add and remove devices of a pool.
     Device(device::Args),
     /// Copy files into a pool, out of it, or inside it.
     Cp(cp::Args),

@@ -113,3 +113,71 @@ fn a_device_joins_a_mounted_pool_while_it_is_written() {
     pool.0.run(["cp", "pool:/more", "back"]).succeeded();
     assert_eq!(std::fs::read(pool.0.path("back")).expect("copied"), bytes(9, 20 << 20));
 }
+
+fn refused(fixture: &Fixture, words: &str) -> String {
+    let said = fixture.run(["device", "remove"].into_iter().chain(words.split(' '))).failed(1);
+    said.lines().next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_device_is_removed_with_its_data_on_the_others_present_and_missing() {
+    let fixture = Fixture::pool(4, 1, 1, 32);
+    fixture.local("file", bytes(1, 12 << 20));
+    fixture.run(["cp", "file", "pool:/"]).succeeded();
+    let said = fixture.run(["device", "remove", "--dry-run", "pool", "pool/1.img"]).succeeded();
+    assert!(said.starts_with("pool/1.img leaves the pool: at most "), "{said}");
+    assert!(said.ends_with(" are moved to the other 3 devices\n"), "{said}");
+    let said = fixture.run(["device", "remove", "pool", "pool/1.img"]).succeeded();
+    assert!(said.contains("pool/1.img is removed: "), "{said}");
+    // Its label says that it has left, so it may lie where it is.
+    fixture.run(["ls", "pool"]).succeeded();
+    std::fs::remove_file(fixture.path("pool/1.img")).expect("removed");
+    std::fs::remove_file(fixture.path("pool/3.img")).expect("lost");
+    let said = fixture.run(["device", "remove", "pool", "3"]).succeeded();
+    assert!(said.contains(" are reconstructed on the other 2 devices\n"), "{said}");
+    fixture.run(["fsck", "pool"]).succeeded();
+    let listed = documents(&fixture.run(["device", "list", "--json", "pool"]).succeeded());
+    assert_eq!(listed.iter().map(|d| d["index"].as_u64()).collect::<Vec<_>>(), [Some(0), Some(2)]);
+    for lost in ["pool/0.img", "pool/2.img"] {
+        let kept = if lost == "pool/0.img" { "pool/2.img" } else { "pool/0.img" };
+        fixture.run(["cp", &format!("{kept}:/file"), &format!("{lost}.back")]).succeeded();
+        assert!(std::fs::read(fixture.path(&format!("{lost}.back"))).expect("copied") == bytes(1, 12 << 20));
+    }
+    assert_eq!(
+        refused(&fixture, "pool pool/0.img"),
+        "warpfire: pool/0.img cannot leave: 1 device would stay, and stripes of 1 data and 1 parity need 2; \
+         add another device first with 'warpfire device add'"
+    );
+    assert_eq!(
+        refused(&fixture, "pool 7"),
+        "warpfire: 7 is no device of the pool; 'warpfire device list' shows the devices and their indexes"
+    );
+}
+
+#[test]
+fn a_device_leaves_a_mounted_pool_while_it_is_written() {
+    if !can_mount() {
+        return;
+    }
+    let pool = MountedFixture::new();
+    pool.0.run(["device", "add", "mnt", "pool/new.img"]).succeeded();
+    std::fs::write(pool.0.path("mnt/more"), bytes(9, 8 << 20)).expect("written");
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in (0..).take_while(|_| !is_done.load(Ordering::Relaxed)) {
+                std::fs::write(pool.0.path(&format!("mnt/{}", n % 8)), bytes(n % 8, 300_000))
+                    .expect("written");
+            }
+        });
+        let said = pool.0.run(["device", "remove", "mnt", "pool/0.img"]);
+        is_done.store(true, Ordering::Relaxed);
+        let said = said.succeeded();
+        assert!(said.contains("pool/0.img is removed: "), "{said}");
+    });
+    pool.0.run(["umount", "mnt"]).succeeded();
+    std::fs::remove_file(pool.0.path("pool/0.img")).expect("removed");
+    pool.0.run(["fsck", "pool"]).succeeded();
+    pool.0.run(["cp", "pool:/more", "back"]).succeeded();
+    assert!(std::fs::read(pool.0.path("back")).expect("copied") == bytes(9, 8 << 20));
+}

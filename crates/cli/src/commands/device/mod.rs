@@ -7,15 +7,19 @@ use warpfire_terminal::{Failure, is_json, print, print_json};
 use super::status;
 
 mod add;
+mod remove;
 
 pub use add::{AddOrder, add_to};
+pub use remove::remove_from;
 
 const EXAMPLES: &str = "\
 Examples:
   warpfire device list pool                show the devices of a pool
   warpfire device add pool pool/6.img      one more image file, in use at once
   warpfire device add /mnt /dev/nvme3n1    to a pool that is mounted
-  warpfire device add --dry-run pool new.img";
+  warpfire device add --dry-run pool new.img
+  warpfire device remove /mnt pool/2.img   its data moves to the others
+  warpfire device remove pool 3            device 3, which is missing";
 
 /// Arguments of `warpfire device`.
 #[derive(clap::Args, Debug)]
@@ -29,6 +33,8 @@ pub struct Args {
 enum DeviceCommand {
     /// Add devices or image files to a pool.
     Add(add::Args),
+    /// Remove a device from a pool: its data moves to the others.
+    Remove(remove::Args),
     /// Show the devices of a pool.
     List(ListArgs),
 }
@@ -46,6 +52,7 @@ struct ListArgs {
 pub fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         DeviceCommand::Add(args) => add::run(args),
+        DeviceCommand::Remove(args) => remove::run(args),
         DeviceCommand::List(args) => list(args),
     }
 }

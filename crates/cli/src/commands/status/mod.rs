@@ -21,7 +21,7 @@ mod report;
 mod upkeep;
 
 pub use errors::ErrorReport;
-pub use report::StatusReport;
+pub use report::{DeviceReport, StatusReport};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -13,7 +13,7 @@ use warpfire_terminal::Failure;
 use super::lost_files::lost_files;
 use super::socket::Client;
 use super::wire::Answer;
-use crate::commands::device::{AddOrder, add_to};
+use crate::commands::device::{AddOrder, add_to, remove_from};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress, pause_nanos};
 use crate::commands::status::{ErrorReport, StatusReport};
 use crate::commands::trim::TrimOutput;
@@ -69,6 +69,19 @@ impl ServedPool {
         self.check_writable()?;
         let (index, available_bytes) = add_to(&self.pool, order)?;
         Ok(Answer::DeviceAdded { index, available_bytes })
+    }
+
+    /// Removes a device.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); the device stays.
+    pub fn remove_device(&self, index: u16, client: &mut Client<'_>) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        let available_bytes = remove_from(&self.pool, index, |left| {
+            client.progress(&Answer::Removing(left));
+            client.goes_on(0)
+        })?;
+        Ok(Answer::DeviceRemoved { available_bytes })
     }
 
     /// Scrubs the pool, and remembers what it has found.

@@ -226,6 +226,9 @@ impl ControlSocket {
             Ok(Request::AddDevice(order)) => {
                 self.work(stream, number, &mut unsent, |_| pool.add_device(&order))
             }
+            Ok(Request::RemoveDevice { index }) => {
+                self.work(stream, number, &mut unsent, |client| pool.remove_device(index, client))
+            }
             Ok(Request::Scrub { rate_bytes }) => {
                 self.work(stream, number, &mut unsent, |client| pool.scrub(rate_bytes, client))
             }

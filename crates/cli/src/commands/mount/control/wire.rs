@@ -35,6 +35,11 @@ pub enum Request {
     Trim,
     /// Add a device to the pool.
     AddDevice(AddOrder),
+    /// Remove a device from the pool.
+    RemoveDevice {
+        /// Its index.
+        index: u16,
+    },
     /// Wait for the end of the mount. The first answer is `awaiting`, at once.
     AwaitEnd,
     /// Verify everything, and repair what parity covers.
@@ -72,6 +77,13 @@ pub enum Answer {
     DeviceAdded {
         /// Its index in the pool.
         index: u16,
+        /// Bytes that can be written to files.
+        available_bytes: u64,
+    },
+    /// Segments that are left on a device that is removed.
+    Removing(u64),
+    /// The device is removed.
+    DeviceRemoved {
         /// Bytes that can be written to files.
         available_bytes: u64,
     },
@@ -134,7 +146,7 @@ impl RequestLine {
 impl Answer {
     /// Whether other answers follow.
     pub fn is_progress(&self) -> bool {
-        matches!(self, Answer::Trimming(_) | Answer::Scrubbing(_))
+        matches!(self, Answer::Trimming(_) | Answer::Scrubbing(_) | Answer::Removing(_))
     }
 
     /// The line that is sent.

@@ -1,0 +1,150 @@
+//! `warpfire device remove`: a device leaves a pool.
+//!
+//! The server of a mounted pool moves the data of the device; a pool that is not mounted is opened for it.
+
+use std::ffi::OsString;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use warpfire::{Pool, Warpfire, check_named_once};
+use warpfire_terminal::{Failure, Size, counted, is_json, print, print_json, shown};
+
+use crate::commands::mount::control::wire::{Answer, Request};
+use crate::commands::mount::control::{ServerConnection, foreign_answer};
+use crate::commands::pool;
+use crate::commands::status::{self, DeviceReport, StatusReport};
+use crate::location::PoolName;
+use crate::progress::WorkLine;
+
+/// Arguments of `warpfire device remove`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = super::EXAMPLES)]
+pub struct Args {
+    /// Devices or image files separated by commas, a directory of *.img files, or the directory that the pool
+    /// is mounted on.
+    #[arg(value_name = "POOL")]
+    pool: OsString,
+
+    /// The device: its path, or its index in the pool if it is missing.
+    #[arg(value_name = "DEVICE")]
+    device: PathBuf,
+
+    /// Show the plan, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// A device that was removed from a pool, or with `--dry-run` one that would be.
+#[derive(Debug, Serialize)]
+struct RemovedDevice {
+    /// The index that it has in the pool. No other device gets it.
+    index: u16,
+    /// Its path, unless it is missing.
+    name: Option<String>,
+    /// Bytes on it that move to other devices.
+    moved_bytes: u64,
+    /// Bytes that can be written to files after it; `null` with `--dry-run`.
+    available_bytes: Option<u64>,
+}
+
+/// Removes a device from an open pool. Returns the bytes that can be written then. `goes_on` is called with
+/// the segments that are left on the device.
+///
+/// # Errors
+/// The device stays: the others have no room, or `goes_on` ended the work.
+pub fn remove_from(
+    pool: &Warpfire,
+    index: u16,
+    goes_on: impl FnMut(u64) -> ControlFlow<()>,
+) -> Result<u64, Failure> {
+    if pool.remove_device(index, goes_on).map_err(|error| Failure::pool(&error))? {
+        return Ok(pool.space().map_or(0, |space| space.available_bytes));
+    }
+    Err(Failure::new("the removal was cancelled: the device stays in the pool"))
+}
+
+/// Removes the device.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let report = status::report(&args.pool)?;
+    let device = named(&report, &args.device)?;
+    refuse_too_few(&report, &args.device)?;
+    // Two zones hold roots.
+    let moved_bytes = device.size_bytes - device.free_bytes - device.retired_bytes - 2 * report.zone_bytes;
+    let (index, name) = (device.index, device.name.clone());
+    if !is_json() {
+        let rest = counted(report.devices.len() as u64 - 1, "device", "devices");
+        let how = if device.state == "missing" { "reconstructed on" } else { "moved to" };
+        let path = shown(&args.device);
+        print(format!("{path} leaves the pool: at most {} are {how} the other {rest}\n", Size(moved_bytes)))?;
+    }
+    if args.dry_run {
+        let planned = RemovedDevice { index, name, moved_bytes, available_bytes: None };
+        return if is_json() { print_json(&planned) } else { Ok(()) };
+    }
+    let line = WorkLine::start();
+    let show = |left: u64| line.message(format_args!("{} left", counted(left, "segment", "segments")));
+    let pool_name = PoolName::new(&args.pool);
+    let removed = match ServerConnection::of_pool(&pool_name)? {
+        Some(server) => remove_mounted(server, index, show),
+        None => remove_unmounted(&pool_name, index, show),
+    };
+    line.finish();
+    let available_bytes = removed?;
+    if is_json() {
+        let available_bytes = Some(available_bytes);
+        return print_json(&RemovedDevice { index, name, moved_bytes, available_bytes });
+    }
+    print(format!("{} is removed: {} free for files\n", shown(&args.device), Size(available_bytes)))
+}
+
+fn remove_mounted(server: ServerConnection, index: u16, show: impl Fn(u64)) -> Result<u64, Failure> {
+    let answer = server.ask(Request::RemoveDevice { index }, |answer| {
+        if let Answer::Removing(left) = answer {
+            show(*left);
+        }
+    })?;
+    match answer {
+        Answer::DeviceRemoved { available_bytes } => Ok(available_bytes),
+        _ => Err(foreign_answer()),
+    }
+}
+
+fn remove_unmounted(name: &PoolName, index: u16, show: impl Fn(u64)) -> Result<u64, Failure> {
+    let pool = pool::open_as(&Pool::options(), name)?;
+    let available_bytes = remove_from(&pool, index, |left| {
+        show(left);
+        ControlFlow::Continue(())
+    })?;
+    pool.close().map_err(|error| Failure::pool(&error))?;
+    Ok(available_bytes)
+}
+
+/// The device that the command line names.
+fn named<'a>(pool: &'a StatusReport, device: &Path) -> Result<&'a DeviceReport, Failure> {
+    let is_same = |name: &String| check_named_once(&[PathBuf::from(name), device.to_path_buf()]).is_err();
+    let by_path = pool.devices.iter().find(|d| d.name.as_ref().is_some_and(is_same));
+    let index: Option<u16> = device.to_str().and_then(|words| words.parse().ok());
+    let by_index = || pool.devices.iter().find(|d| Some(d.index) == index);
+    by_path.or_else(by_index).ok_or_else(|| {
+        Failure::new(format_args!("{} is no device of the pool", shown(device)))
+            .hint("'warpfire device list' shows the devices and their indexes")
+            .of_path(device)
+    })
+}
+
+fn refuse_too_few(pool: &StatusReport, device: &Path) -> Result<(), Failure> {
+    let width = usize::from(pool.data) + usize::from(pool.parity);
+    let stays = pool.devices.iter().filter(|d| d.state != "leaving").count() - 1;
+    if stays >= width {
+        return Ok(());
+    }
+    Err(Failure::new(format_args!(
+        "{} cannot leave: {} would stay, and stripes of {} data and {} parity need {width}",
+        shown(device),
+        counted(stays as u64, "device", "devices"),
+        pool.data,
+        pool.parity
+    ))
+    .hint("add another device first with 'warpfire device add'"))
+}
