@@ -84,12 +84,21 @@ impl NewDevices {
     }
 }
 
+const READABLE: &str = "make the devices readable for this user, or run the command as their owner";
+
 /// Opens existing devices, for reading only or for writing too. A path that does not exist is an error: to
 /// open without a device, do not name it.
 pub(crate) fn open_all(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn Device>>> {
     check_named_once(paths)?;
     let open = |path: &PathBuf| -> Result<Arc<dyn Device>> {
-        Ok(Arc::new(if read_only { FileDevice::open_for_reading(path)? } else { FileDevice::open(path)? }))
+        if !read_only {
+            return Ok(Arc::new(FileDevice::open(path)?));
+        }
+        let device = FileDevice::open_for_reading(path).map_err(|error| match Error::from(error) {
+            denied if denied.kind() == ErrorKind::PermissionDenied => denied.with_hint(READABLE),
+            other => other,
+        })?;
+        Ok(Arc::new(device))
     };
     paths.iter().map(open).collect()
 }

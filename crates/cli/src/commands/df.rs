@@ -22,8 +22,8 @@ may still wait for cleaning. Available space can be written. The rest is kept fo
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct Args {
-    /// Pools: devices or image files separated by commas, directories of *.img files, or directories that
-    /// pools are mounted on [default: $WARPFIRE_POOL].
+    /// Pools: devices or image files separated by commas, directories of *.img files, or directories of
+    /// mounted pools [default: $WARPFIRE_POOL].
     #[arg(value_name = "POOL", default_value = "", hide_default_value = true)]
     pools: Vec<OsString>,
 

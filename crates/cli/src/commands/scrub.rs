@@ -53,8 +53,8 @@ Exit codes, as fsck(8):
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Devices or image files separated by commas, a directory of *.img files, or the directory that the pool
-    /// is mounted on [default: $WARPFIRE_POOL].
+    /// Devices or image files separated by commas, a directory of *.img files, or a directory of the mounted
+    /// pool [default: $WARPFIRE_POOL].
     #[arg(value_name = "POOL", default_value = "", hide_default_value = true)]
     pool: OsString,
 

@@ -32,8 +32,8 @@ mounted pool trims it while it is in use, for the user that has mounted it and f
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Devices or image files separated by commas, a directory of *.img files, or the directory that the pool
-    /// is mounted on [default: $WARPFIRE_POOL].
+    /// Devices or image files separated by commas, a directory of *.img files, or a directory of the mounted
+    /// pool [default: $WARPFIRE_POOL].
     #[arg(value_name = "POOL", default_value = "", hide_default_value = true)]
     pool: OsString,
 }

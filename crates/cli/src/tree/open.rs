@@ -98,13 +98,25 @@ struct Users {
     mounts: Vec<MountedPool>,
     /// Mounts that claim to be of this pool. Nothing proves it.
     claims: Vec<MountedPool>,
+    /// A mount for reading of the pool, by a server of root or of this user.
+    reader: Option<MountedPool>,
     /// A server whose mount this process does not see, and the directory of the mount there.
     elsewhere: Option<(u32, Option<String>)>,
 }
 
+/// Whether the user that the kernel has recorded for a mount is root or this one.
+fn is_believed(mount: &MountedPool) -> bool {
+    mount.owner == 0 || mount.owner == geteuid().as_raw()
+}
+
+fn is_for_reading(mount: &MountedPool) -> bool {
+    let status = ServerConnection::of_mount(mount).ok().and_then(|server| server.status().ok());
+    status.is_some_and(|status| status.read_only)
+}
+
 impl Users {
     fn of(devices: &[PathBuf]) -> Users {
-        let mut users = Users { mounts: Vec::new(), claims: Vec::new(), elsewhere: None };
+        let mut users = Users { mounts: Vec::new(), claims: Vec::new(), reader: None, elsewhere: None };
         let Some(label) = devices.iter().find_map(|device| device_label(device).ok().flatten()) else {
             return users;
         };
@@ -115,6 +127,8 @@ impl Users {
                 // This user may not ask the server. Of root's mounts the table of the kernel is enough.
                 (Err(NoServer::NotAdmitted), None) if mount.owner == 0 => users.mounts.push(mount),
                 (Err(NoServer::NotRunning | NoServer::Stranger(_)), _) => {}
+                // A server for reading has no device open for writing, so its devices do not prove it.
+                (Ok(_), None) if is_believed(&mount) && is_for_reading(&mount) => users.reader = Some(mount),
                 _ => users.claims.push(mount),
             }
         }
@@ -156,6 +170,11 @@ impl Users {
                 false => format!("the pool is mounted, and {at} shows a part of it only"),
             };
             return Failure::unreadable(said).hint("mount the pool in another directory too");
+        }
+        if let Some(mount) = &self.reader {
+            let at = shown(&mount.mountpoint);
+            return Failure::unreadable(format_args!("the pool is mounted read-only at {at}"))
+                .hint(format_args!("run 'warpfire umount {at}' first, and mount it without --read-only"));
         }
         if let Some(claim) = self.claims.iter().find(|claim| claim.owner != geteuid().as_raw()) {
             return Failure::pool(error).hint(format_args!(

@@ -8,6 +8,7 @@ use std::process::Stdio;
 use warpfire::Pool;
 
 use crate::fixture::{CommandResult, Fixture, bytes};
+use crate::mounted::{MountedFixture, can_mount};
 
 /// A user without rights on the images of root.
 const NOBODY: u32 = 65_534;
@@ -91,6 +92,29 @@ fn verbs_that_read_need_no_permission_to_write_and_write_nothing() {
         assert!(said.contains(".img") && said.contains("make the devices writable"), "{words:?}: {said}");
         assert!(images(&fixture) == before, "{words:?} changed an image");
     }
+}
+
+#[test]
+fn a_user_who_may_not_read_the_devices_or_unmount_the_pool_learns_what_to_do() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let fixture = readable_pool();
+    for number in 0..DEVICES {
+        set_mode(&fixture.path(&format!("pool/{number}.img")), 0o600);
+    }
+    for words in [&["ls", "pool"][..], &["status", "pool"], &["cat", "pool:/tree/a"]] {
+        let said = run_as_nobody(&fixture, words).failed(3);
+        assert!(said.contains(".img") && said.contains("make the devices readable"), "{words:?}: {said}");
+    }
+    if !can_mount() {
+        return;
+    }
+    std::fs::create_dir(fixture.path("mnt")).expect("made");
+    fixture.run(["mount", "pool", "mnt"]).succeeded();
+    let pool = MountedFixture(fixture);
+    let said = run_as_nobody(&pool.0, &["umount", "mnt"]).failed(1);
+    assert!(said.contains("mnt was mounted by user 0; run the command as that user or as root"), "{said}");
 }
 
 #[test]

@@ -58,6 +58,11 @@ fn a_pool_that_is_mounted_for_reading_is_not_trimmed() {
     let pool = MountedFixture(fixture);
     let said = pool.0.run(["trim", "mnt"]).failed(1);
     assert!(said.contains("the pool is mounted read-only at /") && said.contains("; unmount it"), "{said}");
+    for verb in [&["rm", "pool:/a"][..], &["trim", "pool"], &["touch", "pool:/a"]] {
+        let said = pool.0.run(verb).failed(3);
+        assert!(said.contains("the pool is mounted read-only at /"), "{verb:?}: {said}");
+        assert!(said.contains("mnt' first, and mount it without --read-only"), "{verb:?}: {said}");
+    }
     pool.0.run(["umount", "mnt"]).succeeded();
 }
 

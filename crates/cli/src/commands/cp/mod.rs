@@ -190,7 +190,7 @@ fn report(args: &Args, job: CopyJob, copied: Result<(), Failure>) -> Result<(), 
         if !args.dry_run {
             print_json(&CopyReport { summary, skipped, failed, damaged })?;
         }
-    } else if !args.quiet {
+    } else if !args.quiet && (summary.files > 0 || failed == 0) {
         let left = if skipped > 0 { format!("; {skipped} left as they are") } else { String::new() };
         note(format_args!("{}{left}", summary.in_words(verb)));
     }

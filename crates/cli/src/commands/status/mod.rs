@@ -35,8 +35,8 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Devices or image files separated by commas, a directory of *.img files, or the directory that the pool
-    /// is mounted on [default: $WARPFIRE_POOL, or all mounted pools].
+    /// Devices or image files separated by commas, a directory of *.img files, or a directory of the mounted
+    /// pool [default: $WARPFIRE_POOL, or all mounted pools].
     #[arg(value_name = "POOL", default_value = "", hide_default_value = true)]
     pool: OsString,
 

@@ -77,6 +77,11 @@ fn unmount(directory: &Path, force: bool) -> Result<usize, Failure> {
     }
     warpfire_mount::unmount(&pool.mountpoint, pool.device).map_err(|error| match error {
         MountError::InUse(_) => in_use(&pool),
+        _ if !may_unmount(&pool) => {
+            let at = pool.mountpoint.display();
+            Failure::new(format_args!("{at} was mounted by user {}", pool.owner))
+                .hint("run the command as that user or as root")
+        }
         error => Failure::new(error),
     })?;
     // While another mount of the filesystem is left, the server goes on.
@@ -87,6 +92,12 @@ fn unmount(directory: &Path, force: bool) -> Result<usize, Failure> {
         Failure::new(format_args!("{} is unmounted, but its server still runs", directory.display()))
             .hint("wait until the server has written the last changes and ends")
     })
+}
+
+/// Whether this user is root or the one that has mounted the pool.
+fn may_unmount(pool: &MountedPool) -> bool {
+    let user = rustix::process::geteuid();
+    user.is_root() || user.as_raw() == pool.owner
 }
 
 /// The failure to unmount a mount that processes hold.
