@@ -185,7 +185,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     }
 
     /// `NoSpace` if fewer bytes than this are free.
-    pub(super) fn check_free(&self, bytes: u64) -> Result<(), MetaError> {
+    pub(crate) fn check_free(&self, bytes: u64) -> Result<(), MetaError> {
         if self.log.space().free_bytes < bytes { Err(MetaError::Log(LogError::NoSpace)) } else { Ok(()) }
     }
 }

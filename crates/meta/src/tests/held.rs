@@ -180,3 +180,37 @@ fn cleaning_empties_a_segment_that_only_operands_name() {
     assert_eq!(engine.log().readable_bytes(slice.segment), 0, "the segment is free");
     assert_eq!(read(&*engine, b"key"), [own(1), own(2)].concat());
 }
+
+/// Cleaning copies the bytes once. The copy has as many references as it has names, and stays until the last
+/// one goes.
+#[test]
+fn bytes_with_two_names_that_were_moved_stay_when_one_name_goes() {
+    let engine = open(60);
+    let slice = engine.write(Stream::Large, &own(1), Admit::User).unwrap()[0];
+    let mut batch = Batch::new();
+    batch.put(b"a", &pointer_item(slice));
+    batch.put(b"b", &pointer_item(slice));
+    engine.commit(&batch, None, Admit::User).unwrap();
+    engine.release(&[slice]);
+    for _ in 0..3 {
+        let garbage = engine.write(Stream::Large, &vec![7; 200 << 10], Admit::User).unwrap();
+        engine.release(&garbage);
+    }
+    engine.flush().unwrap();
+    let before = engine.log().counters().appended_bytes;
+    for _ in 0..8 {
+        engine.inner_for_tests().clean_step().unwrap();
+    }
+    engine.sync(Seq::MAX).unwrap();
+    assert_eq!(engine.log().readable_bytes(slice.segment), 0, "the bytes have moved");
+    let copied = engine.log().counters().appended_bytes - before;
+    assert!(copied < 2 * own(1).len() as u64, "{copied} bytes were written: one copy and a table");
+
+    let mut batch = Batch::new();
+    batch.delete(b"a");
+    engine.commit(&batch, None, Admit::User).unwrap();
+    engine.compact().unwrap();
+    engine.sync(Seq::MAX).unwrap();
+    assert!(engine.log().space().live_bytes >= own(1).len() as u64);
+    assert_eq!(read(&*engine, b"b"), own(1));
+}

@@ -3,9 +3,11 @@
 mod conflicts;
 mod full;
 mod held;
+mod limits;
 mod model;
 mod reserved;
 mod rewriting;
+mod runs;
 mod space;
 mod syncs;
 mod threads;

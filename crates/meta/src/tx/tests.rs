@@ -42,6 +42,21 @@ fn twin_of(batches: &[Batch]) -> Below {
     twin
 }
 
+#[test]
+fn a_transaction_knows_which_keys_it_has_changed() {
+    let tx = TxStore::begin(Arc::new(twin_of(&[])), ListSchema, &unlimited());
+    let mut batch = Batch::new();
+    batch.put(b"put", &text_item(b"1"));
+    batch.merge(b"merged", &text_item(b"2"));
+    batch.delete(b"deleted");
+    apply(&tx, &batch);
+    for changed in [&b"put"[..], b"merged", b"deleted"] {
+        assert!(tx.has_changed(changed), "{changed:?}");
+    }
+    tx.note_read(b"read");
+    assert!(!tx.has_changed(b"read"));
+}
+
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn scan<E: Store>(
