@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use warpfire_format::fs::{REGION_BYTES, region_key};
 use warpfire_meta::{Admit, Batch, Direction, KeyRange, MapStore, ScanPage, Store};
 
 use super::check::check;
@@ -91,6 +92,32 @@ fn try_everything(fs: &super::TestFs, draw: &mut TestRandom) {
     }
     let _ = fs.statfs();
     let _ = fs.sync();
+}
+
+/// The pointers of one region are lost. The regions beside it are whole.
+#[test]
+fn what_cannot_be_read_of_a_file_is_listed_and_nothing_else() {
+    let (engine, clock) = world_with();
+    let fs = Fs::open(Arc::clone(&engine), clock.clone(), FsOptions::default()).unwrap();
+    let node = fs.create(&ROOT, &fs.root(), b"file", NewMode::exact(0o644)).unwrap();
+    let region = u64::from(REGION_BYTES);
+    for index in 0..4 {
+        fs.write(&ROOT, &node, Position::At(index * region), &vec![index as u8; REGION_BYTES as usize])
+            .unwrap();
+    }
+    assert_eq!(fs.unreadable(&node, 0..4 * region).unwrap(), []);
+    let mut batch = Batch::new();
+    batch.put(&region_key(fs.volume, node.ino(), 2), b"no region");
+    drop((node, fs));
+    engine.commit(&batch, None, Admit::User).unwrap();
+
+    let fs = Fs::open(engine, clock, FsOptions::default()).unwrap();
+    let node = fs.lookup(&ROOT, &fs.root(), b"file").unwrap();
+    let lost = 2 * region..3 * region;
+    assert_eq!(fs.unreadable(&node, 0..4 * region).unwrap(), std::slice::from_ref(&lost));
+    let begun = lost.start..lost.start + 7;
+    assert_eq!(fs.unreadable(&node, 5..begun.end).unwrap(), std::slice::from_ref(&begun));
+    assert_eq!(fs.unreadable(&node, lost.end..4 * region).unwrap(), []);
 }
 
 #[test]

@@ -124,6 +124,25 @@ fn a_node_that_outlives_its_transaction_is_charged_until_it_is_dropped() {
     assert_eq!(used(&fs), 0);
 }
 
+/// The commit copies the state of each changed node to the node of the same file outside.
+#[test]
+fn a_changed_node_is_kept_for_the_commit_however_many_are_read_after_it() {
+    let (engine, fs) = world(64 * MIB);
+    let count = 2 * NODES_KEPT_MIN;
+    (0..count).for_each(|n| drop(make(&fs, &format!("file {n}")).unwrap()));
+    let outside = open(&fs, "file 0").unwrap();
+    let tx = fs.begin_for(USER).unwrap();
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    tx.files().setattr(&ROOT, &open(tx.files(), "file 0").unwrap(), &set).unwrap();
+    for _ in 0..2 {
+        (1..count).for_each(|n| drop(open(tx.files(), &format!("file {n}")).unwrap()));
+    }
+    tx.commit().unwrap();
+    assert_eq!(fs.getattr(&outside).mode & 0o777, 0o600);
+    fs.sync().unwrap();
+    check(&*engine, "committed");
+}
+
 #[test]
 fn nodes_that_were_only_read_are_made_again() {
     let (engine, fs) = world(64 * MIB);

@@ -7,7 +7,7 @@ use super::engine::{Log, LogEngine, open};
 use super::{TestRandom, world};
 use crate::acl::Caller;
 use crate::limits::REGIONS_PER_COMMIT;
-use crate::{AllocMode, Fs, FsError, NewMode, NodeRef, Position, Seek};
+use crate::{AllocMode, Fs, FsError, InsertSource, NewMode, NodeRef, Position, Seek};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 const MIB: u64 = 1 << 20;
@@ -191,6 +191,34 @@ fn a_transaction_reserves_when_it_commits() {
     fs.write(&ROOT, &node, Position::At(0), &vec![1; 1 << 20]).unwrap();
     fs.sync().unwrap();
     check(&**fs.engine(), "transaction");
+}
+
+/// A transaction keeps the old bytes beside the new ones until it ends, so the promised room is not enough.
+#[test]
+fn a_write_in_a_transaction_takes_no_reserved_room() {
+    let fs = std::sync::Arc::new(open(small_pool(), Fs::format));
+    let node = make(&fs, b"file");
+    fs.fallocate(&ROOT, &node, AllocMode::Allocate, 0, MIB).unwrap();
+    fill_to_the_brim(&fs, "other");
+    let tx = fs.begin().unwrap();
+    let inside = tx.files().lookup(&ROOT, &tx.files().root(), b"file").unwrap();
+    let written = tx.files().write(&ROOT, &inside, Position::At(0), &vec![1; 1 << 20]);
+    assert!(matches!(written, Err(FsError::NoSpace)), "{written:?}");
+    tx.abort();
+    fs.write(&ROOT, &node, Position::At(0), &vec![1; 1 << 20]).unwrap();
+}
+
+#[test]
+fn a_range_may_be_inserted_into_as_many_regions_as_a_commit_takes() {
+    let fs = world();
+    let node = fs.create(&ROOT, &fs.root(), b"file", NewMode::exact(0o644)).unwrap();
+    let most = REGIONS_PER_COMMIT as u64 * MIB;
+    fs.fallocate(&ROOT, &node, AllocMode::Allocate, 0, most).unwrap();
+    fs.insert_range(&ROOT, &node, 0, InsertSource::Hole(MIB)).unwrap();
+    assert_eq!((fs.getattr(&node).size_bytes, fs.getattr(&node).allocated_bytes), (most + MIB, most));
+    fs.fallocate(&ROOT, &node, AllocMode::Allocate, 0, MIB).unwrap();
+    let refused = fs.insert_range(&ROOT, &node, 0, InsertSource::Hole(MIB));
+    assert!(matches!(refused, Err(FsError::FileTooLarge)), "{refused:?}");
 }
 
 #[test]

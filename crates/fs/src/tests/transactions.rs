@@ -164,6 +164,59 @@ fn an_exchange_is_replayed_and_named_like_any_call() {
     agree(&engine, &clock, fs, "exchanged");
 }
 
+/// The report of a conflict names the file of the call that answers differently, whatever was called before.
+#[test]
+fn a_conflict_names_the_file_of_the_call() {
+    let (_, _, fs) = shared();
+    for name in ["renamed", "removed", "copied", "pasted", "marked", "source"] {
+        make(&fs, name, b"12345");
+    }
+    let mark = |fs: &TestFs| {
+        fs.setxattr(&ROOT, &open(fs, "marked"), b"user.a", b"1", crate::XattrMode::Either).unwrap();
+    };
+    mark(&fs);
+    let conflict = |inside: &dyn Fn(&crate::TxFs<Engine>), outside: &dyn Fn()| {
+        let tx = fs.begin().unwrap();
+        inside(tx.files());
+        outside();
+        conflict_of(tx.commit())
+    };
+    let renamed = conflict(
+        &|tx_fs| {
+            let root = tx_fs.root();
+            let mode = crate::RenameMode::Replace;
+            tx_fs.rename(&ROOT, (&root, b"renamed"), (&root, b"other"), mode).unwrap();
+        },
+        &|| fs.unlink(&ROOT, &fs.root(), b"renamed").unwrap(),
+    );
+    assert_eq!(renamed, ("rename", "/renamed".to_owned()));
+    let removed = conflict(&|tx_fs| tx_fs.unlink(&ROOT, &tx_fs.root(), b"removed").unwrap(), &|| {
+        fs.unlink(&ROOT, &fs.root(), b"removed").unwrap()
+    });
+    assert_eq!(removed, ("unlink", "/removed".to_owned()));
+    let pasted = conflict(
+        &|tx_fs| {
+            let slice = tx_fs.yank(&open(tx_fs, "source"), 0, 3).unwrap();
+            tx_fs.paste(&ROOT, &open(tx_fs, "pasted"), Position::End, &slice).unwrap();
+        },
+        &|| _ = fs.write(&ROOT, &open(&fs, "pasted"), Position::End, b"more").unwrap(),
+    );
+    assert_eq!(pasted, ("paste", "/pasted".to_owned()));
+    let copied = conflict(
+        &|tx_fs| {
+            let (from, to) = (open(tx_fs, "source"), open(tx_fs, "copied"));
+            tx_fs.copy_range(&ROOT, (&from, 0), (&to, 0), 100).unwrap();
+        },
+        &|| _ = fs.write(&ROOT, &open(&fs, "source"), Position::End, b"more").unwrap(),
+    );
+    assert_eq!(copied, ("copy a range", "/copied".to_owned()));
+    let unmarked =
+        conflict(&|tx_fs| tx_fs.removexattr(&ROOT, &open(tx_fs, "marked"), b"user.a").unwrap(), &|| {
+            fs.removexattr(&ROOT, &open(&fs, "marked"), b"user.a").unwrap()
+        });
+    assert_eq!(unmarked, ("set extended attributes", "/marked".to_owned()));
+}
+
 #[test]
 fn a_change_of_what_was_read_is_a_conflict_that_is_named() {
     let (engine, clock, fs) = shared();

@@ -68,6 +68,21 @@ fn a_directory_that_is_renamed_is_one_change_and_what_changed_in_it_is_under_the
 }
 
 #[test]
+fn all_ranges_that_differ_are_counted_though_not_all_are_listed() {
+    let fs = shared();
+    make(&fs, &fs.root(), b"file", &[0; 200_000]);
+    let tx = fs.begin().unwrap();
+    let inside = tx.files().lookup(&ROOT, &tx.files().root(), b"file").unwrap();
+    for n in 0..20 {
+        tx.files().write(&ROOT, &inside, Position::At(n * 8192), &[1; 10]).unwrap();
+    }
+    let changes = diff(&tx);
+    let [change] = &changes[..] else { panic!("one file has changed: {changes:?}") };
+    let data = &change.data;
+    assert_eq!((data.count, data.bytes, data.ranges.len()), (20, 200, crate::RANGES_LISTED_MAX));
+}
+
+#[test]
 fn a_file_that_takes_the_name_of_another_is_not_the_other_changed() {
     let fs = shared();
     make(&fs, &fs.root(), b"file", b"one");
