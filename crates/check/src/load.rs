@@ -80,7 +80,7 @@ pub(crate) fn check_newer_sessions(loaded: &LoadedPool, findings: &Findings) {
     let epoch_max = epochs.max().unwrap_or_default();
     let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
     for (index, entry) in (0u16..).map(DeviceIndex).zip(table).filter(|(n, _)| media.is_present(*n)) {
-        let newer = (2..entry.zones).filter_map(|zone| {
+        let newer = (2..entry.zones.min(media.zones_of(index))).filter_map(|zone| {
             // A block that cannot be read is a finding of the stage that needs it.
             let is_read = media.read_one(index, ZoneIndex(zone), 0, &mut block);
             let identity = StripeHeader::decode(&block).ok().filter(|_| is_read)?.header.identity;

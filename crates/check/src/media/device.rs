@@ -45,6 +45,13 @@ impl Media {
         self.slot(device).is_some()
     }
 
+    /// Number of zones that a device has room for, whatever the device table says; 0 if it is missing.
+    pub(crate) fn zones_of(&self, device: DeviceIndex) -> u32 {
+        let zone_bytes = u64::from(self.zone_blocks) * BLOCK_BYTES as u64;
+        let zones = self.slot(device).map_or(0, |slot| self.opened[slot].info().size_bytes / zone_bytes);
+        u32::try_from(zones).unwrap_or(u32::MAX)
+    }
+
     fn slot(&self, device: DeviceIndex) -> Option<usize> {
         self.slots.get(usize::from(device.0)).copied().flatten()
     }

@@ -32,7 +32,7 @@ fn a_flipped_bit_anywhere_is_repairable_where_there_is_parity_and_never_a_panic(
     let clean = checked(&world.devices());
     let mut draw = RigRandom(77);
     let mut found = 0;
-    for case in 0..60 {
+    for case in 0..90 {
         let fork = world.fork();
         let device = &fork.sims()[draw.below(shape.2 as u64) as usize];
         // The first zones hold the roots, the commit log and the first bulk segments.
@@ -44,7 +44,7 @@ fn a_flipped_bit_anywhere_is_repairable_where_there_is_parity_and_never_a_panic(
         assert_eq!(report.totals.names, clean.totals.names, "case {case}: nothing is lost within parity");
         found += usize::from(used && !report.findings.is_empty());
     }
-    assert!(found > 20, "only {found} of 60 flips were in live blocks");
+    assert!(found > 20, "only {found} of 90 flips were in live blocks");
 }
 
 #[test]

@@ -93,8 +93,8 @@ mod tests {
         };
         assert_eq!(
             report.in_words(),
-            "upkeep        1 segment to rebuild that may lose no device: 1.0 MiB to write\n\
-             upkeep        7 segments to rebuild that may lose 2 devices: 3.0 MiB to write\n\
+            "upkeep        1 segment to rebuild that may lose no device: 1 MiB to write\n\
+             upkeep        7 segments to rebuild that may lose 2 devices: 3 MiB to write\n\
              upkeep        device 4 is rebuilt on the others if it stays away for 590 s more\n\
              upkeep        waits: needs a free zone on a device other than a.img, b.img\n"
         );
