@@ -124,6 +124,7 @@ impl OpenPool {
             pool: status.uuid.to_string(),
             data: status.data,
             parity: status.parity,
+            losses_left: self.fs.engine().log().losses_left(),
             zone_bytes: status.zone_bytes,
             devices: status.devices.into_iter().map(device).collect(),
             space: self.fs.engine().log().space(),

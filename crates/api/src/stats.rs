@@ -16,6 +16,8 @@ pub struct Stats {
     pub data: u16,
     /// Devices of a stripe that hold parity: so many may be lost.
     pub parity: u8,
+    /// How many more devices may be lost: the least over all segments. `None` if data can be lost already.
+    pub losses_left: Option<u8>,
     /// Bytes of a zone, the unit in which the pool frees space.
     pub zone_bytes: u64,
     /// All devices of the pool in their order, missing ones too.

@@ -166,6 +166,24 @@ impl Log {
         !vacated.is_empty() && self.log_devices().iter().any(is_vacated)
     }
 
+    /// How many more devices may be lost: the least over all segments that are needed. `None` if one has lost
+    /// more columns than its parity covers. Nothing is read.
+    #[must_use]
+    pub fn losses_left(&self) -> Option<u8> {
+        let is_away = |device: DeviceIndex| !self.pool.takes_writes(device);
+        let away = self.log_devices().into_iter().filter(|device| is_away(*device)).count();
+        let of_log = usize::from(self.pool.status().parity).checked_sub(away);
+        let segment_table = self.segment_table.lock();
+        let needed = segment_table.iter().filter(|(_, entry)| entry.live_bytes() > 0);
+        let left = needed.map(|(_, entry)| {
+            let away = entry.columns().filter(|(device, is_lost)| *is_lost || is_away(*device)).count();
+            usize::from(entry.parity()).checked_sub(away)
+        });
+        // `None` is less than any number.
+        let least = left.fold(of_log, Option::min)?;
+        u8::try_from(least).ok()
+    }
+
     /// The work that is left. Nothing is read.
     #[must_use]
     pub fn due_work(&self) -> DueWork {

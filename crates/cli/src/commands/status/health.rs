@@ -68,7 +68,7 @@ impl HealthReport {
         let names = away.join(", ");
         let unrepaired = self.last_scrub.as_ref().map_or(0, |scrub| scrub.unrepaired_segments);
         let files = self.damaged_files.len() as u64 + self.more_damaged_files;
-        if away.len() > usize::from(stats.parity) {
+        if !away.is_empty() && stats.losses_left.is_none() {
             let reason = format!("more devices are missing or have failed than parity covers: {names}");
             ("lost", reason, "reconnect devices; 'warpfire fsck' names what cannot be read")
         } else if files > 0 {

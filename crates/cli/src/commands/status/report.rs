@@ -23,8 +23,12 @@ pub struct StatusReport {
     pub parity: u8,
     /// Bytes of a zone.
     pub zone_bytes: u64,
-    /// `whole`, `degraded`, or `lost` if more devices are missing or failed than parity covers.
+    /// `whole`, `degraded` if devices are missing or have failed, or `lost` if they are more than parity
+    /// covers.
     pub state: String,
+    /// How many more devices may be lost: the least over all data. `null` if data can be lost already.
+    #[serde(default)]
+    pub losses_left: Option<u8>,
     /// The verdict, and what the pool remembers.
     #[serde(default)]
     pub health: HealthReport,
@@ -165,7 +169,7 @@ impl StatusReport {
         let lost = stats.lost_devices();
         let state = match lost {
             0 => "whole",
-            lost if lost <= usize::from(stats.parity) => "degraded",
+            _ if stats.losses_left.is_some() => "degraded",
             _ => "lost",
         };
         let device_bytes = stats.counters().written_bytes;
@@ -180,6 +184,7 @@ impl StatusReport {
             parity: stats.parity,
             zone_bytes: stats.zone_bytes,
             state: state.to_owned(),
+            losses_left: stats.losses_left,
             health: HealthReport::default(),
             devices: stats.devices.iter().map(DeviceReport::new).collect(),
             space: SpaceReport {
@@ -301,7 +306,7 @@ impl StatusReport {
         match self.state.as_str() {
             "whole" => format!("{made_of}, whole"),
             "degraded" => {
-                let left = usize::from(self.parity) - away;
+                let left = self.losses_left.unwrap_or_default();
                 format!("{made_of}, DEGRADED: {away} missing or failed, {left} more may be lost")
             }
             _ => format!("{made_of}, LOST: {away} missing or failed, more than parity covers"),
