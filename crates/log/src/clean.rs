@@ -47,7 +47,8 @@ impl Log {
         space.total_bytes = space.live_bytes + space.garbage_bytes + space.free_bytes;
         let segments = space.total_bytes / segment_bytes.max(1);
         // The pool keeps the zones for a recovery's log segment out of the free bytes.
-        let log_segments = LOG_RESERVE_SEGMENTS - RECOVERY_RESERVE;
+        // The state log keeps its zones: they are no garbage that cleaning could turn into room.
+        let log_segments = LOG_RESERVE_SEGMENTS - RECOVERY_RESERVE + self.state_segments();
         let reserve_segments = RESERVE_SEGMENTS_MIN.max(segments / RESERVE_PART)
             + log_segments.div_ceil(log_segments_in_bulk(&self.pool, bulk).max(1));
         space.reserve_bytes = (reserve_segments * segment_bytes).min(space.total_bytes);

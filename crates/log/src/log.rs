@@ -67,9 +67,11 @@ pub struct Log {
     next_segment: AtomicU64,
     /// Counts appends and records, each after it took place. A sync that finds no new ones writes nothing.
     pub(crate) changes: AtomicU64,
-    /// Bytes of the commit log, and segments of both logs, published for callers without `sync_state`.
+    /// Bytes of the commit log, segments of both logs, and those of the state log alone, published for
+    /// callers without `sync_state`.
     log_bytes: AtomicU64,
     log_segments: AtomicU64,
+    state_segments: AtomicU64,
     /// Bytes that fit into free segments without the reserve, as of the last segment that was taken or freed.
     pub(crate) room_bytes: AtomicU64,
     /// Payload bytes of unlogged stripes between one group and the next, at most.
@@ -130,6 +132,7 @@ impl Log {
             changes: AtomicU64::new(0),
             log_bytes: AtomicU64::new(log_bytes),
             log_segments: AtomicU64::new(log_segments),
+            state_segments: AtomicU64::new(0),
             room_bytes: AtomicU64::new(0),
             group_bytes,
             group_due_bytes: AtomicU64::new(group_bytes),
@@ -191,6 +194,11 @@ impl Log {
     /// Segments of the commit log and the state log in use, for the space they take.
     pub(crate) fn log_segments(&self) -> u64 {
         self.log_segments.load(Ordering::Relaxed)
+    }
+
+    /// Segments of the state log alone. A checkpoint may replace them, and frees none of them without that.
+    pub(crate) fn state_segments(&self) -> u64 {
+        self.state_segments.load(Ordering::Relaxed)
     }
 
     /// The devices of the log segments that the next recovery would read.

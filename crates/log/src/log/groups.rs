@@ -196,8 +196,10 @@ impl Log {
     /// Publishes the size of the logs for readers without the lock.
     pub(super) fn publish_log_size(&self, state: &SyncState) {
         self.log_bytes.store(state.log_writer.bytes(), Ordering::Relaxed);
-        let segments = state.log_writer.segments() + state.state_log.segments();
+        let state_segments = state.state_log.segments();
+        let segments = state.log_writer.segments() + state_segments;
         self.log_segments.store(segments as u64, Ordering::Relaxed);
+        self.state_segments.store(state_segments as u64, Ordering::Relaxed);
     }
 
     /// Writes a root with the state as of the last group, and frees the log segments that it does not need.

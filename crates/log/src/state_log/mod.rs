@@ -20,7 +20,8 @@
 //! 3. The segments of a replaced chain stay until a root without them is durable (`take_replaced` is called
 //!    behind `Pool::write_root`; `tests/crash.rs` on append-only devices).
 //! 4. A checkpoint needs no room: without free segments the tail stays in the root (`spill`;
-//!    `tests/full.rs`). The chain leaves `LOG_RESERVE_TABLE_SEGMENTS` free.
+//!    `tests/full.rs`). The chain leaves what streams of user data leave, and the zones of a table and of a
+//!    victim.
 //! 5. A session writes no segment of an older session (`recovered` has no writer).
 //! 6. A chain with fewer whole columns than new segments get is replaced by the next checkpoint (`is_weak`;
 //!    `tests/returning.rs`).
@@ -38,7 +39,8 @@ use warpfire_format::state_frame::{GONE_BYTES, STATE_FRAME_OVERHEAD_BYTES, State
 use warpfire_pool::{Pool, PoolError, SegmentWriter, StripeBuf};
 use warpfire_units::SegmentId;
 
-use crate::limits::{LOG_RESERVE_TABLE_SEGMENTS, STATE_CHAIN_SLACK_BYTES, STATE_TAIL_MAX_BYTES};
+use crate::limits::{LOG_RESERVE_SEGMENTS, STATE_CHAIN_SLACK_BYTES, STATE_TAIL_MAX_BYTES};
+use crate::stream::log_segments_in_bulk;
 
 pub(crate) use read::{ReadState, read_state};
 
@@ -190,10 +192,12 @@ impl StateLog {
             return Ok(());
         }
         let has_chain = !self.past.is_empty() || self.current.is_some();
-        let slack_bytes =
-            STATE_CHAIN_SLACK_BYTES.min(pool.geometry(SegmentKind::Mirror).segment_payload_bytes);
+        let segment_bytes = pool.geometry(SegmentKind::Mirror).segment_payload_bytes.max(1);
+        let slack_bytes = STATE_CHAIN_SLACK_BYTES.min(segment_bytes);
         let grown_bytes = self.chain_bytes + self.tail.len() as u64;
-        if !has_chain || is_weak || grown_bytes > 2 * self.base_bytes + slack_bytes {
+        // Each session begins a segment, so the chain may be short and have many.
+        let is_scattered = self.past.len() as u64 > 1 + self.base_bytes.div_ceil(segment_bytes);
+        if !has_chain || is_weak || is_scattered || grown_bytes > 2 * self.base_bytes + slack_bytes {
             let base = self.base(table());
             if base.len() <= tail_bytes_max || self.make_room_for(pool, base.len(), 0, &mut next_id)? {
                 return self.replace(base, tail_bytes_max);
@@ -263,7 +267,10 @@ impl StateLog {
         let segment_bytes = pool.geometry(SegmentKind::Mirror).segment_payload_bytes.max(1);
         let wanted = (bytes as u64).saturating_sub(open_bytes).div_ceil(segment_bytes);
         let missing = wanted.saturating_sub(self.spares.len() as u64);
-        if missing > 0 && pool.free_segments(SegmentKind::Mirror) < missing + LOG_RESERVE_TABLE_SEGMENTS {
+        // Without room the tail stays in the root. So all that frees zones comes first.
+        let in_bulk = log_segments_in_bulk(pool, pool.geometry(SegmentKind::Bulk));
+        let kept = LOG_RESERVE_SEGMENTS + 2 * in_bulk;
+        if missing > 0 && pool.free_segments(SegmentKind::Mirror) < missing + kept {
             tracing::debug!(name: "state_without_room", bytes, "no segment is free for the state log");
             return Ok(false);
         }
