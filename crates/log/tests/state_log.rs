@@ -4,9 +4,10 @@ mod rig;
 
 use rig::{content, open, shape};
 use warpfire_env::Timestamp;
+use warpfire_format::log_state::LogState;
 use warpfire_log::{Log, LogError, LogStore, Stream};
 use warpfire_pool::{CreateOptions, Pool};
-use warpfire_sim_env::{DeviceSpec, Fault, SimRandom, SimWorld};
+use warpfire_sim_env::{DeviceSpec, DistinctNumbers, Fault, SimRandom, SimWorld};
 
 fn create(world: &SimWorld, zone_bytes: u64) -> Log {
     let options = CreateOptions { data: 1, parity: 0, zone_bytes: Some(zone_bytes), force: false };
@@ -100,4 +101,23 @@ fn a_state_log_that_is_lost_is_refused() {
     world.sims()[0].poke(2 * rig::ZONE_BYTES, &zeroes);
     let refused = open(&world).err().expect("it is refused");
     assert!(refused.contains("state log"), "{refused}");
+}
+
+/// Each session begins a segment of the state log, because it writes none of an older session. A chain of
+/// many short segments would take the pool's zones one after the other.
+#[test]
+fn a_state_log_of_many_sessions_has_few_segments() {
+    let world = shape(1, 0, 1).world(1);
+    let mut log = shape(1, 0, 1).create(&world).expect("blank devices take a log").with_state_tail_bytes(100);
+    for session in 0..12 {
+        let state = [content(1, 2000), content(session, 500)].concat();
+        log.checkpoint(&state, log.position()).expect("nothing fails");
+        drop(log);
+        let (pool, root) = Pool::open(world.devices(), &DistinctNumbers).expect("it opens");
+        let (saved, _) = LogState::decode(&root.payload).expect("the root is whole");
+        assert!((1..=4).contains(&saved.state_chain.len()), "session {session}: {:?}", saved.state_chain);
+        let (opened, recovered) = Log::open(pool, &root).expect("it opens");
+        assert_eq!(recovered.state, state, "session {session}");
+        log = opened.with_state_tail_bytes(100);
+    }
 }

@@ -160,6 +160,18 @@ impl<E: Storage> Server<E> {
         FileAttr { ino: INodeNo(self.number_of(attr.ino)), ..file_attr(attr) }
     }
 
+    /// Attributes that a program asks for, and how long the kernel may cache them.
+    fn attributes(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        pass: &GatePass<'_>,
+    ) -> RequestResult<(Duration, FileAttr)> {
+        let node = self.node(ino)?;
+        let (keep, attr) = self.asked_attributes(req.pid(), &node, pass);
+        Ok((keep, self.sent_attr(&attr)))
+    }
+
     /// Forgets all that the kernel knows, as the kernel does at the end of a mount.
     fn forget_all(&self) {
         self.open_dirs.clear();
@@ -252,11 +264,8 @@ impl<E: Storage> Filesystem for Server<E> {
     fn getattr(&self, req: &Request, ino: INodeNo, reply: ReplyAttr) {
         let _request = self.enter(req, "getattr", ino);
         let pass = self.pass();
-        match self.node(ino) {
-            Ok(node) => {
-                let (keep, attr) = self.asked_attributes(req.pid(), &node, &pass);
-                reply.attr(keep, &self.sent_attr(&attr));
-            }
+        match self.attributes(req, ino, &pass) {
+            Ok((keep, attr)) => reply.attr(keep, &attr),
             Err(Refusal(errno)) => reply.error(errno),
         }
     }
@@ -265,11 +274,8 @@ impl<E: Storage> Filesystem for Server<E> {
     fn statx(&self, req: &Request, ino: INodeNo, reply: ReplyStatx) {
         let _request = self.enter(req, "statx", ino);
         let pass = self.pass();
-        match self.node(ino) {
-            Ok(node) => {
-                let (keep, attr) = self.asked_attributes(req.pid(), &node, &pass);
-                reply.attr(keep, &self.sent_attr(&attr));
-            }
+        match self.attributes(req, ino, &pass) {
+            Ok((keep, attr)) => reply.attr(keep, &attr),
             Err(Refusal(errno)) => reply.error(errno),
         }
     }
