@@ -59,7 +59,8 @@ pub(crate) const STATE_TAIL_MAX_BYTES: usize = 16 << 10;
 
 /// Bytes that the state log may take beyond twice the state before it is written anew; in small zones one
 /// segment. So a change is written twice on average. A descriptor takes a thousandth of its segment at most,
-/// so a chain and the base that replaces it take 1/250 of the pool and two segments. The reserve is 1/50.
+/// so a chain and the base that replaces it take 1/250 of the pool and four segments. The reserve is 1/50,
+/// and the segments of the state log come on top.
 pub(crate) const STATE_CHAIN_SLACK_BYTES: u64 = 1 << 20;
 
 /// Bytes of the frame of a column that moved or is lost.
