@@ -8,7 +8,7 @@ mod rig;
 
 use std::collections::BTreeSet;
 
-use rig::{Client, Shape, assert_append_only, open, shape};
+use rig::{Client, Shape, assert_append_only, at_each_cut, open, shape};
 use warpfire_log::{Blocked, DueWork, LogError, LogStore, Stream};
 use warpfire_sim_env::{Cut, Fault, OpClass, Recording, SimRandom, SimWorld, mix};
 use warpfire_units::DeviceIndex;
@@ -176,35 +176,35 @@ fn cut_everywhere(
     random: &SimRandom,
     context: &str,
 ) -> u64 {
-    let mut replay = recording.replay();
     let mut states = 0;
-    loop {
-        if replay.at_boundary() {
-            for cut in [Cut::LoseAll, Cut::KeepAll, Cut::Seeded(random.below(u64::MAX))] {
-                let context = format!("{context}, event {}, {cut:?}", replay.point());
-                let mut world = replay.cut(&cut);
-                // The lost device may be back, and others be gone.
-                let back = world.fork();
-                back.sims().iter().for_each(|sim| sim.heal());
-                let others = (0..back.sims().len()).filter(|n| !lost.contains(n)).take(lost.len());
-                if random.one_in(2) {
-                    let others: Vec<usize> = others.collect();
-                    lose(&back, &others);
-                }
-                let opened = open(&back).unwrap_or_else(|e| panic!("{context}, back: {e}"));
-                Client::recovered(opened, history.0, history.1, &format!("{context}, back"));
-                let (again, _, longer) = rebuild_and_record(&mut world, history, lost, &context);
-                states += 1;
-                if depth > 0 && random.one_in(20) {
-                    let context = format!("{context} | again");
-                    states += cut_everywhere(&again, (&longer, history.1), lost, depth - 1, random, &context);
-                }
-            }
+    at_each_cut(recording, random, context, |mut world, context| {
+        // The lost device may be back, and others be gone.
+        let back = world.fork();
+        back.sims().iter().for_each(|sim| sim.heal());
+        let others = (0..back.sims().len()).filter(|n| !lost.contains(n)).take(lost.len());
+        if random.one_in(2) {
+            let others: Vec<usize> = others.collect();
+            lose(&back, &others);
         }
-        if replay.advance().is_none() {
-            return states;
+        let opened = open(&back).unwrap_or_else(|e| panic!("{context}, back: {e}"));
+        Client::recovered(opened, history.0, history.1, &format!("{context}, back"));
+        let (again, _, longer) = rebuild_and_record(&mut world, history, lost, context);
+        states += 1;
+        if depth > 0 && random.one_in(20) {
+            let context = format!("{context} | again");
+            states += cut_everywhere(&again, (&longer, history.1), lost, depth - 1, random, &context);
         }
-    }
+    });
+    states
+}
+
+/// A client that has lived for a while on a new pool.
+fn lived(shape: Shape, world: &SimWorld, random: &SimRandom, context: &str) -> Client {
+    let mut client = Client::new(shape.create(world).expect("blank devices take a log"));
+    client.add(Stream::Large, 200 << 10, 0).expect("the pool is empty");
+    live(&mut client, random, context);
+    client.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+    client
 }
 
 fn cut_while_rebuilding(shape: Shape, seed: u64) {
@@ -212,10 +212,7 @@ fn cut_while_rebuilding(shape: Shape, seed: u64) {
     let context = format!("{shape:?}, {lost:?}, seed {seed}");
     let mut world = shape.world(seed);
     let random = SimRandom::new(mix(seed));
-    let mut client = Client::new(shape.create(&world).expect("blank devices take a log"));
-    client.add(Stream::Large, 200 << 10, 0).expect("the pool is empty");
-    live(&mut client, &random, &context);
-    client.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+    let client = lived(shape, &world, &random, &context);
     let (history, acked) = (client.history, client.acked);
     drop(client.log);
     let (recording, mended, longer) = rebuild_and_record(&mut world, (&history, acked), &lost, &context);
@@ -359,10 +356,7 @@ fn empty_a_leaving_device(shape: Shape, seed: u64) {
     let context = format!("{shape:?}, device {leaving} leaves, seed {seed}");
     let mut world = shape.world(seed);
     let random = SimRandom::new(mix(seed));
-    let mut client = Client::new(shape.create(&world).expect("blank devices take a log"));
-    client.add(Stream::Large, 200 << 10, 0).expect("the pool is empty");
-    live(&mut client, &random, &context);
-    client.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+    let mut client = lived(shape, &world, &random, &context);
     let device = DeviceIndex(u16::try_from(leaving).expect("few devices"));
     client.log.pool().set_leaving(device, true).unwrap_or_else(|e| panic!("{context}: {e}"));
     world.record();
@@ -380,22 +374,12 @@ fn empty_a_leaving_device(shape: Shape, seed: u64) {
     lose(&world, &[leaving]);
     client.check(&context);
 
-    let mut replay = recording.replay();
-    loop {
-        if replay.at_boundary() {
-            for cut in [Cut::LoseAll, Cut::KeepAll, Cut::Seeded(random.below(u64::MAX))] {
-                let world = replay.cut(&cut);
-                let others = (0..shape.devices).filter(|n| *n != leaving).skip(replay.point() % 2);
-                lose(&world, &others.take(usize::from(shape.parity)).collect::<Vec<_>>());
-                let context = format!("{context}, event {}, {cut:?}", replay.point());
-                let opened = open(&world).unwrap_or_else(|e| panic!("{context}: {e}"));
-                Client::recovered(opened, &client.history, 0, &context);
-            }
-        }
-        if replay.advance().is_none() {
-            break;
-        }
-    }
+    at_each_cut(&recording, &random, &context, |world, context| {
+        let others = (0..shape.devices).filter(|n| *n != leaving).skip(usize::from(random.one_in(2)));
+        lose(&world, &others.take(usize::from(shape.parity)).collect::<Vec<_>>());
+        let opened = open(&world).unwrap_or_else(|e| panic!("{context}: {e}"));
+        Client::recovered(opened, &client.history, 0, context);
+    });
 }
 
 #[test]

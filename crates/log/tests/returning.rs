@@ -6,9 +6,9 @@
 
 mod rig;
 
-use rig::{Client, SHAPES, Shape, assert_append_only, open};
+use rig::{Client, SHAPES, Shape, assert_append_only, at_each_cut, open};
 use warpfire_log::LogStore;
-use warpfire_sim_env::{Cut, Fault, OpClass, SimRandom, SimWorld, mix};
+use warpfire_sim_env::{Fault, OpClass, SimRandom, SimWorld, mix};
 
 /// Steps of a session, before and after the device leaves.
 const STEPS: u64 = 12;
@@ -131,30 +131,21 @@ fn cut_everywhere(
     random: &SimRandom,
     context: &str,
 ) -> u64 {
-    let mut replay = recording.replay();
     let mut states = 0;
-    loop {
-        if replay.at_boundary() {
-            for cut in [Cut::LoseAll, Cut::KeepAll, Cut::Seeded(random.below(u64::MAX))] {
-                let context = format!("{context}, event {}, {cut:?}", replay.point());
-                let mut world = replay.cut(&cut);
-                let (again, _) = mend_and_record(&mut world, history, &context);
-                states += 1;
-                if depth > 0 && random.one_in(20) {
-                    let (below, context) = ((shape, away, depth - 1), format!("{context} | again"));
-                    states += cut_everywhere(&again, history, below, random, &context);
-                }
-                let lost = sets_without(shape.devices, away, usize::from(shape.parity)).swap_remove(0);
-                lost.iter().for_each(|device| world.sims()[*device].inject(Fault::Vanish { after: 0 }));
-                let context = format!("{context}, then without {lost:?}");
-                let opened = open(&world).unwrap_or_else(|e| panic!("{context}: {e}"));
-                Client::recovered(opened, history.0, history.1, &context);
-            }
+    at_each_cut(recording, random, context, |mut world, context| {
+        let (again, _) = mend_and_record(&mut world, history, context);
+        states += 1;
+        if depth > 0 && random.one_in(20) {
+            let (below, context) = ((shape, away, depth - 1), format!("{context} | again"));
+            states += cut_everywhere(&again, history, below, random, &context);
         }
-        if replay.advance().is_none() {
-            return states;
-        }
-    }
+        let lost = sets_without(shape.devices, away, usize::from(shape.parity)).swap_remove(0);
+        lost.iter().for_each(|device| world.sims()[*device].inject(Fault::Vanish { after: 0 }));
+        let context = format!("{context}, then without {lost:?}");
+        let opened = open(&world).unwrap_or_else(|e| panic!("{context}: {e}"));
+        Client::recovered(opened, history.0, history.1, &context);
+    });
+    states
 }
 
 /// A device misses a write and returns. The power fails at each moment of the session in which it gets back

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use warpfire_env::{Random, Timestamp};
 use warpfire_log::{Log, LogError, LogPos, LogStore, RecoveredLog, Stream};
 use warpfire_pool::{CreateOptions, Pool, PoolError};
-use warpfire_sim_env::{DeviceKind, DeviceSpec, DistinctNumbers, SimRandom, SimWorld, mix};
+use warpfire_sim_env::{Cut, DeviceKind, DeviceSpec, DistinctNumbers, Recording, SimRandom, SimWorld, mix};
 use warpfire_units::{SegmentId, SlicePtr};
 
 pub const ZONE_BYTES: u64 = 128 << 10;
@@ -61,6 +61,28 @@ pub fn open(world: &SimWorld) -> Result<(Log, RecoveredLog), String> {
     let (pool, root) =
         Pool::open_degraded(world.devices(), &DistinctNumbers).map_err(|e: PoolError| e.to_string())?;
     Log::open(pool, &root).map_err(|e| e.to_string())
+}
+
+/// Calls `judge` with each world that a power cut may leave of a recording: at every boundary of device
+/// writes, with none, all and a random part of the writes that no flush covered. The text names the cut.
+pub fn at_each_cut(
+    recording: &Recording,
+    random: &SimRandom,
+    context: &str,
+    mut judge: impl FnMut(SimWorld, &str),
+) {
+    let mut replay = recording.replay();
+    loop {
+        if replay.at_boundary() {
+            for cut in [Cut::LoseAll, Cut::KeepAll, Cut::Seeded(random.below(u64::MAX))] {
+                let context = format!("{context}, event {}, {cut:?}", replay.point());
+                judge(replay.cut(&cut), &context);
+            }
+        }
+        if replay.advance().is_none() {
+            return;
+        }
+    }
 }
 
 /// Checks that no device saw a write over bytes that were still in use.
