@@ -38,7 +38,8 @@ impl Connection {
     pub(crate) fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
         loop {
             match rustix::io::read(&self.0, &mut *buffer) {
-                Ok(0) | Err(Errno::NODEV) => return Ok(None),
+                // `CONNABORTED`: the connection ended after the kernel had chosen a request for this read.
+                Ok(0) | Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
                 Ok(len) => return Ok(Some(&buffer[..len])),
                 // `NOENT`: the program was interrupted before the request was read.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
