@@ -108,6 +108,9 @@ impl OpenPool {
     pub fn stats(&self) -> Stats {
         let status = self.pool.status();
         let counters = self.pool.counters();
+        let stranded = self.pool.stranded();
+        let stranded_zones =
+            |index| stranded.zones.iter().find(|(d, _)| *d == index).map_or(0, |(_, zones)| *zones);
         let device = |device: warpfire_pool::DeviceStatus| DeviceStats {
             index: device.index.0,
             uuid: device.uuid.to_string(),
@@ -118,6 +121,7 @@ impl OpenPool {
             size_bytes: u64::from(device.zones) * status.zone_bytes,
             free_bytes: u64::from(device.free_zones) * status.zone_bytes,
             retired_bytes: u64::from(device.retired_zones) * status.zone_bytes,
+            stranded_bytes: stranded_zones(device.index) * status.zone_bytes,
             counters: device.counters,
         };
         Stats {
@@ -127,6 +131,7 @@ impl OpenPool {
             losses_left: self.fs.engine().log().losses_left(),
             zone_bytes: status.zone_bytes,
             devices: status.devices.into_iter().map(device).collect(),
+            more_devices: stranded.cure.map(|more| (more.count, more.zones * status.zone_bytes)),
             space: self.fs.engine().log().space(),
             payload_bytes: counters.payload_bytes,
             stripes: counters.stripes,

@@ -22,6 +22,9 @@ pub struct Stats {
     pub zone_bytes: u64,
     /// All devices of the pool in their order, missing ones too.
     pub devices: Vec<DeviceStats>,
+    /// Devices that would make the stranded bytes of all devices usable: their number, and bytes of each.
+    /// `None` if no bytes are stranded.
+    pub more_devices: Option<(u64, u64)>,
     /// Capacity and its use, in bytes of files and tables: without parity and headers.
     pub space: Space,
     /// Bytes of files and metadata that were written, without parity, headers and padding.
@@ -63,6 +66,8 @@ pub struct DeviceStats {
     pub free_bytes: u64,
     /// Bytes of its zones that it could not reset. They are out of use until it can.
     pub retired_bytes: u64,
+    /// Bytes of it that no stripe can use, because too few other devices are as large.
+    pub stranded_bytes: u64,
     /// Reads, writes and flushes of this device, with their bytes.
     pub counters: DeviceCounters,
 }

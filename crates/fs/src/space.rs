@@ -43,7 +43,7 @@ impl<E: Storage> Fs<E> {
         // with them.
         let stuck_bytes = space.stuck_bytes.saturating_sub(deleted_bytes);
         let free_bytes = (space.free_bytes.saturating_add(space.garbage_bytes))
-            .saturating_sub(stuck_bytes)
+            .saturating_sub(stuck_bytes + space.log_bytes)
             .saturating_add(deleted_bytes)
             .min(space.total_bytes)
             .saturating_sub(room_of_reserved(reserved_bytes));

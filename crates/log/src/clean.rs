@@ -9,7 +9,9 @@ use warpfire_format::segment::SegmentKind;
 use warpfire_pool::Trimmed;
 use warpfire_units::SegmentId;
 
-use crate::limits::{LOG_RESERVE_SEGMENTS, RECOVERY_RESERVE, RESERVE_PART, RESERVE_SEGMENTS_MIN};
+use crate::limits::{
+    LOG_RESERVE_SEGMENTS, LOG_SEGMENTS_MIN, RECOVERY_RESERVE, RESERVE_PART, RESERVE_SEGMENTS_MIN,
+};
 use crate::log::Log;
 use crate::segment_table::SegmentStage;
 use crate::store::{LogError, LogStore, ScrubbedSegment, Space};
@@ -37,10 +39,14 @@ impl Log {
             free_bytes: free_bytes + sums.open_rest_bytes,
             ..Space::default()
         };
-        // The next checkpoints free the log segments. So these count as garbage, as many bytes as their zones
-        // would hold in bulk segments.
-        let zones = self.log_segments() * self.pool.geometry(SegmentKind::Mirror).width();
-        space.garbage_bytes += zones * segment_bytes / bulk.width().max(1);
+        // The next checkpoints free the log segments, except those that a log always has. So these count as
+        // garbage, as many bytes as their zones would hold in bulk segments.
+        let in_bulk = |segments: u64| {
+            segments * self.pool.geometry(SegmentKind::Mirror).width() * segment_bytes / bulk.width().max(1)
+        };
+        let log_segments = self.log_segments();
+        space.garbage_bytes += in_bulk(log_segments);
+        space.log_bytes = in_bulk(log_segments.min(LOG_SEGMENTS_MIN + self.state_segments()));
         if is_planted(PlantedBug::GarbageOvercounted) {
             space.garbage_bytes += 1 << 30;
         }

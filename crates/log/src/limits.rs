@@ -14,6 +14,9 @@ pub(crate) const GROUP_BYTES_PER_COLUMN: u64 = 128 << 20;
 /// it free because no bulk segment takes the last free zone of a device.
 pub(crate) const RECOVERY_RESERVE: u64 = 1;
 
+/// Segments that the commit log always takes: the one being written, and the one announced after it.
+pub(crate) const LOG_SEGMENTS_MIN: u64 = 2;
+
 /// Free mirror segments that the streams of user data leave to the commit log: the one being written, the one
 /// announced after it, and two for a group longer than the rest of those.
 pub(crate) const LOG_RESERVE_SEGMENTS: u64 = 4;

@@ -90,6 +90,8 @@ pub struct Space {
     /// Part of `garbage_bytes` in segments that are too full to be worth cleaning: it comes back only when
     /// more of their bytes lose their references.
     pub stuck_bytes: u64,
+    /// Part of `garbage_bytes` that the log itself always takes: no checkpoint frees it.
+    pub log_bytes: u64,
     /// Payload bytes in free segments and in the unwritten rest of open ones.
     pub free_bytes: u64,
     /// Part of `free_bytes` kept for deletion and upkeep.

@@ -76,6 +76,7 @@ fn segments_of_every_width_are_counted_by_their_own() {
             live_bytes: written_bytes,
             garbage_bytes,
             stuck_bytes: 0,
+            log_bytes: space.log_bytes,
             free_bytes,
             reserve_bytes: space.reserve_bytes,
         };

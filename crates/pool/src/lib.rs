@@ -21,6 +21,7 @@ mod segment;
 pub use device::counters::{DeviceCounters, PoolCounters};
 pub use device::devices::{DeviceState, READ_WAIT_MAX, WRITE_WAIT_MAX};
 pub use device::geometry::{Geometry, ZONES_MIN, device_bytes_min};
+pub use device::stranded::{MoreDevices, Stranded};
 pub use device::trim::Trimmed;
 pub use error::{DeviceSetError, MembershipError, PoolError};
 pub use life::create::CreateOptions;

@@ -43,6 +43,25 @@ fn status_shows_devices_redundancy_and_space() {
 }
 
 #[test]
+fn status_shows_what_no_stripe_can_use_and_the_device_that_would_help() {
+    let fixture = Fixture::empty();
+    for (name, mib) in [("a.img", 64), ("b.img", 64), ("c.img", 256), ("d.img", 134)] {
+        let image = std::fs::File::create(fixture.path(name)).expect("an image");
+        image.set_len(mib << 20).expect("an image of this size");
+    }
+    let status_of = |images: &[&str]| {
+        let words = ["mkfs", "--yes", "--force", "--data", "1", "--parity", "1", "--zone", "1M"];
+        fixture.run(words.iter().chain(images)).succeeded();
+        fixture.run(["status", &images.join(",")]).succeeded()
+    };
+    let said = status_of(&["a.img", "b.img", "c.img"]);
+    assert!(said.contains("unusable      131 MiB of c.img: too few other devices are as large"), "{said}");
+    assert!(said.contains("1 more device of 134 MiB would make it usable"), "{said}");
+    let said = status_of(&["a.img", "b.img", "c.img", "d.img"]);
+    assert!(!said.contains("unusable"), "{said}");
+}
+
+#[test]
 fn status_shows_a_missing_device() {
     let fixture = Fixture::pool(3, 2, 1, 32);
     std::fs::remove_file(fixture.path("pool/1.img")).expect("a device goes");

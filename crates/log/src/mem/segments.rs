@@ -232,6 +232,7 @@ impl MemSegments {
             live_bytes,
             garbage_bytes: used_bytes - live_bytes,
             stuck_bytes: self.all.values().filter(is_stuck).map(unreferenced).sum(),
+            log_bytes: 0,
             free_bytes: total_bytes - used_bytes,
             reserve_bytes: (RESERVE_SEGMENTS * self.options.segment_bytes).min(total_bytes / 4),
         }

@@ -2,13 +2,16 @@
 
 // Stands in for a device that the pool has closed.
 mod closed_device;
-// Counts the operations on each device.
+// Plans the bulk segments that fit into free zones.
 pub(crate) mod capacity;
+// Counts the operations on each device.
 pub(crate) mod counters;
 // Runs operations on the devices and tracks the health of each.
 pub(crate) mod devices;
 // Chooses the zone size of a pool and the shape of a segment.
 pub(crate) mod geometry;
+// Finds zones that no stripe can use, and what would make them usable.
+pub(crate) mod stranded;
 // Discards free zones of devices.
 pub(crate) mod trim;
 // Tracks which zones are free and chooses the next ones.

@@ -35,7 +35,7 @@ use warpfire_units::{DeviceIndex, ZoneIndex};
 use crate::device::capacity::{Plan, Widths, segments_that_fit};
 
 /// Free zones of each device that bulk segments leave to mirrors.
-const KEPT_ZONES: u64 = 1;
+pub(crate) const KEPT_ZONES: u64 = 1;
 
 /// A zone that was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,6 +100,12 @@ impl Zones {
 
     fn device_mut(&mut self, index: DeviceIndex) -> Option<&mut DeviceZones> {
         self.devices.get_mut(usize::from(index.0))
+    }
+
+    /// Number of zones of one device, those of the roots included.
+    pub(crate) fn count_on(&self, index: DeviceIndex) -> u32 {
+        let zones = self.device(index).map_or(0, |d| d.queued_at.len());
+        u32::try_from(zones).expect("zones are numbered by 32 bits")
     }
 
     /// Number of free zones on one device.

@@ -84,6 +84,9 @@ pub struct DeviceReport {
     pub free_bytes: u64,
     /// Bytes of its zones that it could not reset. They are out of use until it can.
     pub retired_bytes: u64,
+    /// Bytes that no stripe can use, because too few other devices are as large.
+    #[serde(default)]
+    pub stranded_bytes: u64,
     /// Reads. This and the counters below begin at 0 when the pool is opened.
     pub reads: u64,
     pub read_bytes: u64,
@@ -123,6 +126,18 @@ pub struct SpaceReport {
     pub free_bytes: u64,
     /// The part of the free bytes that is reserved for deletion and cleaning.
     pub reserve_bytes: u64,
+    /// Devices that would make the stranded bytes of all devices usable; `null` if there are no such bytes.
+    #[serde(default)]
+    pub more_devices: Option<MoreDevices>,
+}
+
+/// Devices that would make stranded bytes usable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MoreDevices {
+    /// Their number.
+    pub count: u64,
+    /// Bytes of each.
+    pub size_bytes: u64,
 }
 
 /// Bytes written since the pool was opened.
@@ -196,6 +211,8 @@ impl StatusReport {
                 garbage_bytes: space.garbage_bytes,
                 free_bytes: space.free_bytes,
                 reserve_bytes: space.reserve_bytes,
+                more_devices: (stats.more_devices)
+                    .map(|(count, size_bytes)| MoreDevices { count, size_bytes }),
             },
             written: WrittenReport {
                 payload_bytes,
@@ -249,6 +266,7 @@ impl StatusReport {
                 Size(retired_bytes)
             );
         }
+        text += &self.stranded();
         let written = &self.written;
         text += &format!(
             "written       {} to devices for {} of payload{}, since the pool was opened\n",
@@ -288,6 +306,22 @@ impl StatusReport {
         }
         text += &errors::in_words(&self.errors);
         text
+    }
+
+    /// A line for each device with bytes that no stripe can use, and what would make them usable. Less than
+    /// a hundredth of a device is not worth a line.
+    fn stranded(&self) -> String {
+        let is_worth_a_line = |device: &&DeviceReport| device.stranded_bytes > device.size_bytes / 100;
+        let lines = self.devices.iter().filter(is_worth_a_line).map(|device| {
+            let bytes = Size(device.stranded_bytes);
+            format!("unusable      {bytes} of {}: too few other devices are as large\n", device.label())
+        });
+        let mut lines: String = lines.collect();
+        if let (false, Some(more)) = (lines.is_empty(), self.space.more_devices) {
+            let devices = counted(more.count, "more device", "more devices");
+            lines += &format!("              {devices} of {} would make it usable\n", Size(more.size_bytes));
+        }
+        lines
     }
 
     fn redundancy(&self) -> String {
@@ -330,7 +364,7 @@ impl StatusReport {
         ]);
         for device in &self.devices {
             columns.row([
-                device.name.clone().unwrap_or_else(|| format!("(device {})", device.index)),
+                device.label(),
                 device.state.clone(),
                 Size(device.size_bytes).to_string(),
                 Size(device.free_bytes).to_string(),
@@ -348,6 +382,11 @@ impl StatusReport {
 }
 
 impl DeviceReport {
+    /// Its path, or its index while it is missing.
+    fn label(&self) -> String {
+        self.name.clone().unwrap_or_else(|| format!("(device {})", self.index))
+    }
+
     fn new(device: &warpfire::DeviceStats) -> Self {
         let counters = &device.counters;
         DeviceReport {
@@ -358,6 +397,7 @@ impl DeviceReport {
             size_bytes: device.size_bytes,
             free_bytes: device.free_bytes,
             retired_bytes: device.retired_bytes,
+            stranded_bytes: device.stranded_bytes,
             reads: counters.reads,
             read_bytes: counters.read_bytes,
             writes: counters.writes,

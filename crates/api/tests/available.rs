@@ -1,0 +1,84 @@
+//! The bytes that `space` calls available can be written, within one segment: over random sizes of devices,
+//! widths and fills.
+//!
+//! `WARPFIRE_SPACE_SETS` sets how many of each kind (default 6).
+
+use std::time::Duration;
+
+use warpfire::{ErrorKind, Pool, Warpfire};
+use warpfire_sim_env::{DeviceSpec, SimRandom, SimWorld};
+
+const ZONE_BYTES: u64 = 1 << 20;
+
+/// Bytes of each file that fills a pool.
+const FILE_BYTES: usize = 256 << 10;
+
+/// Refusals in a row after which a pool is full, and the pause after each, in which the pool cleans.
+const REFUSALS_MAX: u64 = 5;
+const PAUSE: Duration = Duration::from_millis(20);
+
+fn content(number: u64) -> Vec<u8> {
+    number.to_le_bytes().into_iter().cycle().take(FILE_BYTES).collect()
+}
+
+/// Writes files until one does not fit even after pauses for cleaning, or `most` of them. Returns how many.
+fn fill(pool: &Warpfire, directory: &str, most: u64) -> u64 {
+    pool.create_dir(directory).expect("a directory fits into the reserve");
+    let (mut number, mut refused) = (0, 0);
+    while number < most && refused < REFUSALS_MAX {
+        match pool.write(format!("{directory}/{number}"), content(number)) {
+            Ok(()) => (number, refused) = (number + 1, 0),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                pool.sync().expect("a full pool syncs");
+                std::thread::park_timeout(PAUSE);
+                refused += 1;
+            }
+        }
+    }
+    number
+}
+
+/// Makes a pool of random shape and fill, and compares what it calls available with what can be written.
+fn compare(seed: u64, removes: bool) {
+    let random = SimRandom::new(seed);
+    let mut world = SimWorld::new(seed);
+    let (data, parity) = (1 + random.below(4) as u16, random.below(3) as u8);
+    for n in 0..u64::from(data) + u64::from(parity) + random.below(3) {
+        world.add(DeviceSpec::conventional(format!("flash{n}"), (24 + random.below(72)) * ZONE_BYTES));
+    }
+    let options = Pool::options().data(data).parity(parity).zone_bytes(ZONE_BYTES);
+    let pool = options.create_on(world.devices()).expect("blank devices make a pool");
+    let files = pool.space().expect("it is open").available_bytes / FILE_BYTES as u64;
+    let made = fill(&pool, "/before", files * random.below(80) / 100);
+    for number in (0..made).filter(|_| removes && random.below(3) == 0) {
+        pool.remove_file(format!("/before/{number}")).expect("it was made");
+    }
+    pool.sync().expect("nothing fails");
+    let available_bytes = pool.space().expect("it is open").available_bytes;
+    let written_bytes = fill(&pool, "/after", u64::MAX) * FILE_BYTES as u64;
+    pool.sync().expect("written files have their room");
+    // Bytes of removed files in segments that are too full to be worth cleaning do not come back.
+    let stuck_bytes = pool.stats().space.stuck_bytes;
+    let off = available_bytes.abs_diff(written_bytes);
+    assert!(
+        off <= u64::from(data) * ZONE_BYTES + stuck_bytes,
+        "seed {seed}, {data}+{parity} on {} devices: {available_bytes} bytes are called available, \
+         {written_bytes} were written, {stuck_bytes} are stuck",
+        world.sims().len(),
+    );
+}
+
+fn sets() -> u64 {
+    std::env::var("WARPFIRE_SPACE_SETS").map_or(6, |sets| sets.parse().expect("a number"))
+}
+
+#[test]
+fn what_is_called_available_can_be_written() {
+    (0..sets()).for_each(|seed| compare(seed, false));
+}
+
+#[test]
+fn what_is_called_available_after_removals_can_be_written() {
+    (0..sets()).for_each(|seed| compare(seed, true));
+}
