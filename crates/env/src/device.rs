@@ -80,7 +80,7 @@ pub enum DeviceError {
     Late {
         /// The device's name.
         device: String,
-        /// `read`, `write` or `flush`.
+        /// `read`, `write`, `flush`, `discard` or `reset`.
         op: &'static str,
         /// How long the caller waited.
         limit: Duration,
@@ -187,7 +187,24 @@ pub trait Device: Send + Sync {
         }
     }
 
-    /// Number of operations that ended with `Late` in `run_within` and have not taken place yet.
+    /// As `discard`, and waits at most `limit`, where the device can bound its calls. After `Late` it may
+    /// still take place.
+    fn discard_within(&self, offset_bytes: u64, len_bytes: u64, _limit: Duration) -> Result<(), DeviceError> {
+        self.discard(offset_bytes, len_bytes)
+    }
+
+    /// As `reset_zone`, and waits at most `limit`, where the device can bound its calls. After `Late` the
+    /// reset may still take place.
+    fn reset_zone_within(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        _limit: Duration,
+    ) -> Result<(), DeviceError> {
+        self.reset_zone(offset_bytes, len_bytes)
+    }
+
+    /// Number of operations with a limit that ended with `Late` and have not taken place yet.
     fn unanswered(&self) -> usize {
         0
     }

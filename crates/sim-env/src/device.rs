@@ -145,6 +145,8 @@ enum LateEffect {
     Read,
     Write(u64, Vec<u8>),
     Flush,
+    /// A discard or a reset, by its name, of a range.
+    Drop(&'static str, u64, u64),
 }
 
 struct SimDeviceState {
@@ -301,6 +303,8 @@ impl SimDevice {
                     }
                 }
                 LateEffect::Flush => self.settle(state),
+                // A late call that breaks the rules of the device has nobody to be refused to.
+                LateEffect::Drop(op, at, len) => _ = self.drop_now(state, op, at, len),
             }
         }
     }
@@ -464,12 +468,29 @@ impl SimDevice {
     }
 
     /// Discards a range, or resets a zone.
-    fn drop_range(&self, op: &'static str, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
+    fn drop_range(
+        &self,
+        op: &'static str,
+        offset_bytes: u64,
+        len_bytes: u64,
+        limit: Option<Duration>,
+    ) -> Result<(), DeviceError> {
         self.info.check_range(offset_bytes, len_bytes)?;
         let mut state = self.state.lock();
         state.counters.discards += 1;
-        self.wait(&mut state, (OpClass::Discard, op), None, || LateEffect::Read)?;
+        let effect = || LateEffect::Drop(op, offset_bytes, len_bytes);
+        self.wait(&mut state, (OpClass::Discard, op), limit, effect)?;
         self.judge(&mut state, OpClass::Discard, op, offset_bytes, len_bytes)?;
+        self.drop_now(&mut state, op, offset_bytes, len_bytes)
+    }
+
+    fn drop_now(
+        &self,
+        state: &mut SimDeviceState,
+        op: &'static str,
+        offset_bytes: u64,
+        len_bytes: u64,
+    ) -> Result<(), DeviceError> {
         let leaves = match (self.spec.kind, self.spec.discard_behavior) {
             (DeviceKind::Zoned { zone_bytes }, _) if op == "reset" => {
                 if !offset_bytes.is_multiple_of(zone_bytes) || len_bytes != zone_bytes {
@@ -488,7 +509,7 @@ impl SimDevice {
             }
         };
         let change = Change::Discard { start_block: offset_bytes / BLOCK, blocks: len_bytes / BLOCK, leaves };
-        self.change(&mut state, change);
+        self.change(state, change);
         Ok(())
     }
 }
@@ -545,11 +566,24 @@ impl Device for SimDevice {
     }
 
     fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
-        self.drop_range("discard", offset_bytes, len_bytes)
+        self.drop_range("discard", offset_bytes, len_bytes, None)
+    }
+
+    fn discard_within(&self, offset_bytes: u64, len_bytes: u64, limit: Duration) -> Result<(), DeviceError> {
+        self.drop_range("discard", offset_bytes, len_bytes, Some(limit))
+    }
+
+    fn reset_zone_within(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        limit: Duration,
+    ) -> Result<(), DeviceError> {
+        self.drop_range("reset", offset_bytes, len_bytes, Some(limit))
     }
 
     fn reset_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
-        self.drop_range("reset", offset_bytes, len_bytes)
+        self.drop_range("reset", offset_bytes, len_bytes, None)
     }
 
     fn zone_report(&self, offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError> {

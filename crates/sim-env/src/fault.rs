@@ -122,8 +122,8 @@ impl Fault {
                 Fault::MisdirectWrite { after, to_offset_bytes: block * BLOCK_BYTES as u64 }
             }
             8 => {
-                let op = [None, Some(OpClass::Read), Some(OpClass::Write), Some(OpClass::Flush)];
-                let op = op[usize::try_from(random.below(4)).expect("below 4")];
+                let ops = [OpClass::Read, OpClass::Write, OpClass::Flush, OpClass::Discard];
+                let op = ops.get(usize::try_from(random.below(5)).expect("below 5")).copied();
                 Fault::Hang { op, after, nanos: Fault::draw_hang_nanos(random) }
             }
             _ => Fault::StaleRead { after },

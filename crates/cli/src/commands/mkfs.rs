@@ -190,7 +190,7 @@ fn plan(args: &Args) -> Result<PoolPlan, Failure> {
             .hint("choose one such as 1M, 4M or 16M"));
     }
     let (data, parity) = geometry(args.devices.len(), args.data, args.parity)?;
-    let new_files = args.devices.iter().filter(|path| !path.exists()).count();
+    let new_files = args.devices.iter().filter(|path| becomes_image(path)).count();
     let devices =
         args.devices.iter().map(|path| device_plan(path, args, new_files)).collect::<Result<_, Failure>>()?;
     let plan = PoolPlan { devices, data, parity };
@@ -234,8 +234,13 @@ fn geometry(devices: usize, data: Option<u16>, parity: Option<u8>) -> Result<(u1
     Ok((data, parity))
 }
 
+/// Whether mkfs makes an image file there. An empty file counts: a mkfs that was killed leaves one.
+fn becomes_image(path: &Path) -> bool {
+    !path.exists() || path.metadata().is_ok_and(|found| found.is_file() && found.len() == 0)
+}
+
 fn device_plan(path: &Path, args: &Args, new_files: usize) -> Result<DevicePlan, Failure> {
-    if !path.exists() {
+    if becomes_image(path) {
         let size_bytes = match args.size {
             Some(size) => size.0,
             None => default_image_bytes(path, new_files)?,

@@ -178,6 +178,16 @@ fn a_pool_whose_making_is_interrupted_can_be_made_again_or_is_whole() {
     }
 }
 
+/// As a mkfs leaves it that is killed between the creation of an image file and the choice of its size.
+#[test]
+fn an_empty_file_becomes_an_image_file() {
+    let fixture = Fixture::empty();
+    std::fs::write(fixture.path("a.img"), b"").expect("an empty file");
+    let said = fixture.run(["mkfs", "--size", "32M", "a.img", "b.img", "c.img"]).succeeded();
+    assert!(said.contains("a.img  32 MiB  new image file"), "{said}");
+    fixture.run(["fsck", "a.img,b.img,c.img"]).succeeded();
+}
+
 /// What a terminal shows of its last line.
 fn last_line(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);

@@ -7,13 +7,20 @@
 //!    without permission to write, so the kernel refuses every change.
 //! 2. With `direct`, no byte passes through the page cache: a read or write with an unaligned buffer uses an
 //!    aligned copy.
-//! 3. An operation moves all its bytes or fails. A read past the end of the file fails.
+//! 3. A discard or reset that was too late holds the descriptor until it ends, and so the lock: nobody else
+//!    opens the device before (`bounded`).
+//! 4. An operation moves all its bytes or fails. A read past the end of the file fails.
 
+// Waits for a call of the kernel for a limited time.
+mod bounded;
+// The calls of block devices.
 mod block;
 mod open;
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -21,6 +28,8 @@ use warpfire_units::BLOCK_BYTES;
 
 use crate::buf::AlignedBuf;
 use crate::device::{Device, DeviceError, DeviceInfo, ZoneReport};
+
+use bounded::LateCalls;
 
 pub use open::OpenError;
 
@@ -38,14 +47,50 @@ enum BackingKind {
     Zoned,
 }
 
+/// A way to drop the bytes of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum RangeDrop {
+    Discard,
+    Reset,
+    Nothing,
+}
+
+impl RangeDrop {
+    fn name(self) -> &'static str {
+        match self {
+            RangeDrop::Reset => "reset",
+            RangeDrop::Discard | RangeDrop::Nothing => "discard",
+        }
+    }
+
+    fn call(self, file: &File, kind: BackingKind, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
+        let outcome = match (self, kind) {
+            (RangeDrop::Reset, _) => return block::reset_zones(file, offset_bytes, len_bytes),
+            (RangeDrop::Discard, BackingKind::Regular) => {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(file, flags, offset_bytes, len_bytes)
+            }
+            (RangeDrop::Discard, BackingKind::Block) => block::discard(file, offset_bytes, len_bytes),
+            (RangeDrop::Discard, BackingKind::Zoned) | (RangeDrop::Nothing, _) => Ok(()),
+        };
+        // A discard is advice. A device without it loses nothing.
+        match outcome {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
+            outcome => outcome,
+        }
+    }
+}
+
 /// A regular file or a block device as a [`Device`]. See [`FileDevice::open`],
 /// [`FileDevice::open_for_reading`] and [`FileDevice::create`].
 #[derive(Debug)]
 pub struct FileDevice {
-    file: File,
+    file: Arc<File>,
     info: DeviceInfo,
     kind: BackingKind,
     direct: bool,
+    /// Discards and resets that were too late and have not ended.
+    late: LateCalls,
 }
 
 impl FileDevice {
@@ -57,6 +102,41 @@ impl FileDevice {
 
     fn error(&self, op: &'static str, offset_bytes: u64, len_bytes: u64, errno: Errno) -> DeviceError {
         DeviceError::from_errno(&self.info, op, offset_bytes, len_bytes, errno)
+    }
+
+    /// How this device resets a zone. A file keeps its space: a write over it is up to three times as fast as
+    /// a write for which the filesystem must allocate space again, and the next flush need not write the
+    /// filesystem's journal.
+    fn reset(&self) -> RangeDrop {
+        match self.kind {
+            BackingKind::Regular => RangeDrop::Nothing,
+            BackingKind::Block => RangeDrop::Discard,
+            BackingKind::Zoned => RangeDrop::Reset,
+        }
+    }
+
+    /// Drops a range, and waits for that at most `limit`.
+    fn drop_range(
+        &self,
+        how: RangeDrop,
+        offset_bytes: u64,
+        len_bytes: u64,
+        limit: Option<Duration>,
+    ) -> Result<(), DeviceError> {
+        self.info.check_range(offset_bytes, len_bytes)?;
+        if len_bytes == 0 || how == RangeDrop::Nothing {
+            return Ok(());
+        }
+        let (op, kind, file) = (how.name(), self.kind, Arc::clone(&self.file));
+        let call = move || how.call(&file, kind, offset_bytes, len_bytes);
+        let outcome = match limit {
+            None => call(),
+            Some(limit) => self.late.bounded(limit, call).ok_or_else(|| {
+                let device = self.info.name.clone();
+                DeviceError::Late { device, op, limit }
+            })?,
+        };
+        outcome.map_err(|errno| self.error(op, offset_bytes, len_bytes, errno))
     }
 
     /// Whether the kernel accepts this buffer without a copy.
@@ -149,36 +229,28 @@ impl Device for FileDevice {
     }
 
     fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
-        self.info.check_range(offset_bytes, len_bytes)?;
-        if len_bytes == 0 {
-            return Ok(());
-        }
-        let outcome = match self.kind {
-            BackingKind::Regular => {
-                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                rustix::fs::fallocate(&self.file, flags, offset_bytes, len_bytes)
-            }
-            BackingKind::Block => block::discard(&self.file, offset_bytes, len_bytes),
-            BackingKind::Zoned => Ok(()),
-        };
-        // A discard is advice. A device without it loses nothing.
-        match outcome {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
-            Err(errno) => Err(self.error("discard", offset_bytes, len_bytes, errno)),
-        }
+        self.drop_range(RangeDrop::Discard, offset_bytes, len_bytes, None)
     }
 
     fn reset_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
-        self.info.check_range(offset_bytes, len_bytes)?;
-        match self.kind {
-            // A file keeps its space. A write over it is up to three times as fast as a write for which the
-            // filesystem must allocate space again, and the next flush need not write the filesystem's
-            // journal.
-            BackingKind::Regular => Ok(()),
-            BackingKind::Block => self.discard(offset_bytes, len_bytes),
-            BackingKind::Zoned => block::reset_zones(&self.file, offset_bytes, len_bytes)
-                .map_err(|errno| self.error("reset", offset_bytes, len_bytes, errno)),
-        }
+        self.drop_range(self.reset(), offset_bytes, len_bytes, None)
+    }
+
+    fn discard_within(&self, offset_bytes: u64, len_bytes: u64, limit: Duration) -> Result<(), DeviceError> {
+        self.drop_range(RangeDrop::Discard, offset_bytes, len_bytes, Some(limit))
+    }
+
+    fn reset_zone_within(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        limit: Duration,
+    ) -> Result<(), DeviceError> {
+        self.drop_range(self.reset(), offset_bytes, len_bytes, Some(limit))
+    }
+
+    fn unanswered(&self) -> usize {
+        self.late.count()
     }
 
     fn zone_report(&self, offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError> {

@@ -10,7 +10,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use warpfire_units::BLOCK_BYTES;
 
-use super::{BackingKind, FileDevice, block};
+use super::{BackingKind, FileDevice, LateCalls, block};
 use crate::buf::AlignedBuf;
 use crate::device::{DeviceInfo, ZoneInfo};
 
@@ -180,7 +180,7 @@ impl FileDevice {
             (true, Some(_)) => BackingKind::Zoned,
         };
         let info = DeviceInfo { name: path.display().to_string(), size_bytes, zones };
-        Ok(FileDevice { file, info, kind, direct })
+        Ok(FileDevice { file: file.into(), info, kind, direct, late: LateCalls::default() })
     }
 }
 

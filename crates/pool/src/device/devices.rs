@@ -29,11 +29,11 @@
 //! A device is *slow* while it owes an answer: an operation that the pool stopped waiting for. It is
 //! written as before. Where other columns can stand in, it is not read. It stops being slow with its last
 //! answer, without a probe of its own (`answers`; test
-//! `a_device_that_hangs_is_read_round_until_it_answers`). A write or a flush without an answer for
-//! `WRITE_WAIT_MAX` has failed, as long as parity covers the loss.
+//! `a_device_that_hangs_is_read_round_until_it_answers`). A write, a flush,
+//! a reset or a discard without an answer for `WRITE_WAIT_MAX` has failed, as long as parity covers the loss.
 //!
-//! A discard is advice: if it fails, a conventional device is written as before. If a zoned device cannot
-//! reset a zone, the caller retires the zone.
+//! A discard is advice: if it is refused, a conventional device is written as before. If a zoned device
+//! cannot reset a zone, the caller retires the zone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -479,18 +479,22 @@ impl Devices {
     /// Resets the zone of `len` bytes at byte `at`. Does nothing on a missing device.
     ///
     /// # Errors
-    /// If a zoned device cannot reset the zone, or the device is gone. A discard that a conventional device
-    /// refuses is no error.
+    /// If a zoned device cannot reset the zone, or the device is gone or does not answer. A discard that a
+    /// conventional device refuses is no error.
     pub(crate) fn reset_zone(&self, index: DeviceIndex, at: u64, len: u64) -> Result<(), DeviceError> {
         assert!(!self.for_reading, "{UNWRITTEN}");
         assert!(at.is_multiple_of(len), "a reset covers one whole zone");
         let set = self.set.load_full();
         let Some((_, device, slot_state)) = set.opened(index) else { return Ok(()) };
         slot_state.tally.resets.fetch_add(1, Relaxed);
-        let Err(error) = device.reset_zone(at, len) else { return Ok(()) };
+        let reset = match self.write_limit() {
+            Some(limit) => device.reset_zone_within(at, len, limit.wait_max),
+            None => device.reset_zone(at, len),
+        };
+        let Err(error) = reset else { return Ok(()) };
         self.note_refused_reset(&**device, slot_state, &error);
-        let is_gone = matches!(error, DeviceError::Gone { .. });
-        if is_gone || device.info().zones.is_some() { Err(error) } else { Ok(()) }
+        let is_lost = matches!(error, DeviceError::Gone { .. } | DeviceError::Late { .. });
+        if is_lost || device.info().zones.is_some() { Err(error) } else { Ok(()) }
     }
 
     /// Whether a discard of free zones may help the device: it is conventional, takes writes and owes no
@@ -508,16 +512,23 @@ impl Devices {
         assert!(at.is_multiple_of(len), "a discard covers one whole zone");
         let set = self.set.load_full();
         let Some((_, device, slot_state)) = set.opened(index) else { return false };
-        let discarded = device.discard(at, len);
+        let discarded = match self.write_limit() {
+            Some(limit) => device.discard_within(at, len, limit.wait_max),
+            None => device.discard(at, len),
+        };
         if let Err(error) = &discarded {
             self.note_refused_reset(&**device, slot_state, error);
         }
         discarded.is_ok()
     }
 
-    /// Counts a failed reset or discard. Drops the device if it is gone; reports a conventional device that
-    /// refuses.
+    /// Counts a failed reset or discard. Drops the device if it is gone, or if it has not answered: a late
+    /// discard would take bytes that are written after it. Reports a conventional device that refuses.
     fn note_refused_reset(&self, device: &dyn Device, slot_state: &SlotState, error: &DeviceError) {
+        if matches!(error, DeviceError::Late { .. }) {
+            Self::note_late(slot_state, error);
+            return self.drop_device(slot_state, FAILED, error);
+        }
         slot_state.tally.errors.fetch_add(1, Relaxed);
         if matches!(error, DeviceError::Gone { .. }) {
             return self.drop_device(slot_state, GONE, error);
@@ -541,18 +552,22 @@ impl Devices {
         }
     }
 
+    fn note_late(slot_state: &SlotState, error: &DeviceError) {
+        slot_state.tally.late.fetch_add(1, Relaxed);
+        if !slot_state.is_slow.swap(true, AcqRel) {
+            tracing::warn!(
+                name: "device_slow",
+                device = slot_state.index.0,
+                error = %error,
+                "a device does not answer in time"
+            );
+        }
+    }
+
     /// Counts a failed read, write or flush, and drops the device if that is the consequence.
     fn note_failure(&self, slot_state: &SlotState, error: &DeviceError, kind: &OpKind<'_>) {
         if matches!(error, DeviceError::Late { .. }) {
-            slot_state.tally.late.fetch_add(1, Relaxed);
-            if !slot_state.is_slow.swap(true, AcqRel) {
-                tracing::warn!(
-                    name: "device_slow",
-                    device = slot_state.index.0,
-                    error = %error,
-                    "a device does not answer in time"
-                );
-            }
+            Self::note_late(slot_state, error);
         } else {
             slot_state.tally.errors.fetch_add(1, Relaxed);
         }

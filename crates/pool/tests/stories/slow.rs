@@ -96,6 +96,34 @@ fn a_write_or_flush_without_an_answer_drops_the_device() {
 }
 
 #[test]
+fn a_reset_without_an_answer_drops_the_device() {
+    let (world, pool) = world(86, 3, 2, 1);
+    let before = write_segment(&pool, id(1), &[90_000]);
+    world.sims()[0].inject(hang(Some(OpClass::Discard)));
+    let during = write_segment(&pool, id(2), &[90_000, 5000]);
+    assert_eq!((now(&world), pool.status().lost()), (WRITE_WAIT_MAX, 1));
+    let after = write_segment(&pool, id(3), &[90_000]);
+    assert_eq!(now(&world), WRITE_WAIT_MAX, "it is not asked again");
+    pool.write_root(b"root").unwrap();
+    // The reset takes place now, in a zone that no segment has.
+    world.sims()[0].heal();
+    let again = open_with(world.devices(), &[&before, &during, &after]);
+    for written in [&before, &during, &after] {
+        assert_reads(&again, written);
+    }
+}
+
+#[test]
+fn a_trim_without_an_answer_drops_the_device() {
+    let (world, pool) = world(87, 3, 2, 1);
+    let written = write_segment(&pool, id(1), &[90_000]);
+    world.sims()[0].inject(hang(Some(OpClass::Discard)));
+    pool.trim(|_| std::ops::ControlFlow::Continue(())).unwrap();
+    assert_eq!((now(&world), pool.status().lost()), (WRITE_WAIT_MAX, 1));
+    assert_reads(&pool, &written);
+}
+
+#[test]
 fn a_device_that_parity_cannot_spare_is_waited_for() {
     for (devices, data, parity, absent) in [(1, 1, 0, None), (2, 1, 1, Some(1)), (3, 3, 0, None)] {
         let (world, pool) = world(82, devices, data, parity);
