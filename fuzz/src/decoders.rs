@@ -274,7 +274,7 @@ fn valid_roots() -> Vec<Vec<u8>> {
         session: 9,
         is_inherited: true,
         is_narrow: true,
-        earlier: vec![EarlierSession { last: point(1), is_narrow: true }],
+        earlier: vec![EarlierSession { last: point(1), is_narrow: true, is_inherited: false }],
     };
     let mut record = vec![0; BLOCK_BYTES];
     header.encode(&mut record);

@@ -24,7 +24,7 @@
 //!                seconds since 1970 (i64)          earlier session
 //!     80      8  features needed to read           offset  bytes
 //!     88      8  features needed to write               0      4  epoch
-//!     96     64  label, UTF-8, zero-padded              4      4  flags: bit 1 narrow
+//!     96     64  label, UTF-8, zero-padded              4      4  flags as at 176
 //!    160      8  configuration version                  8      8  session
 //!    168      8  session, not zero                     16      8  sequence of its last root
 //!    176      1  flags: bit 0 inherited, bit 1 narrow
@@ -97,6 +97,8 @@ pub struct EarlierSession {
     pub last: RootPoint,
     /// Whether that root is narrow ([`RootHeader::is_narrow`]).
     pub is_narrow: bool,
+    /// Whether that root is inherited ([`RootHeader::is_inherited`]).
+    pub is_inherited: bool,
 }
 
 /// Whether the pool uses a device. 2 and 3 on flash are reserved.
@@ -200,8 +202,7 @@ pub struct RootHeader {
     pub is_inherited: bool,
     /// Whether the session wrote m devices or fewer, so that the root could not be on m + 1.
     pub is_narrow: bool,
-    /// The sessions that the state comes from, newest first: at most 16, without those that wrote nothing but
-    /// inherited roots.
+    /// The sessions that the state comes from, newest first: at most 16.
     pub earlier: Vec<EarlierSession>,
 }
 
@@ -236,11 +237,19 @@ impl RootHeader {
         RootPoint { epoch: self.epoch, session: self.session, sequence: self.sequence }
     }
 
+    /// This root as an earlier one of a later session.
+    #[must_use]
+    pub fn as_earlier(&self) -> EarlierSession {
+        let (is_narrow, is_inherited) = (self.is_narrow, self.is_inherited);
+        EarlierSession { last: self.point(), is_narrow, is_inherited }
+    }
+
     /// The root that the state comes from: itself, or the root that it inherited.
     #[must_use]
     pub fn origin(&self) -> EarlierSession {
-        let own = EarlierSession { last: self.point(), is_narrow: self.is_narrow };
-        self.earlier.first().filter(|_| self.is_inherited).copied().unwrap_or(own)
+        let own = self.as_earlier();
+        let inherited = self.earlier.iter().find(|e| self.is_inherited && !e.is_inherited);
+        inherited.copied().unwrap_or(own)
     }
 
     /// Blocks of the whole root: the header and the padded body.
@@ -279,7 +288,7 @@ impl RootHeader {
         block[177] = u8::try_from(self.earlier.len()).expect("the number of sessions was verified");
         for (entry, e) in block[184..].chunks_exact_mut(24).zip(&self.earlier) {
             entry[..4].copy_from_slice(&e.last.epoch.to_le_bytes());
-            entry[4] = flag(e.is_narrow, NARROW);
+            entry[4] = flag(e.is_inherited, INHERITED) | flag(e.is_narrow, NARROW);
             entry[8..16].copy_from_slice(&e.last.session.to_le_bytes());
             entry[16..].copy_from_slice(&e.last.sequence.to_le_bytes());
         }
@@ -374,7 +383,7 @@ impl RootHeader {
             epoch = e.last.epoch;
             is_earlier && is_point(&e.last)
         });
-        let is_known = !self.is_inherited || !self.earlier.is_empty();
+        let is_known = !self.is_inherited || self.earlier.iter().any(|e| !e.is_inherited);
         let is_short = self.earlier.len() <= EARLIER_MAX;
         if falls && is_known && is_short && is_point(&self.point()) { Ok(()) } else { Err(HISTORY) }
     }
@@ -425,10 +434,12 @@ fn is_point(p: &RootPoint) -> bool {
 
 fn decode_earlier(c: &mut Reader<'_>) -> Result<EarlierSession, Corrupt> {
     let (epoch, flags, session, sequence) = (c.u32()?, c.u32()?, c.u64()?, c.u64()?);
-    if flags & !u32::from(NARROW) != 0 {
+    if flags & !u32::from(NARROW | INHERITED) != 0 {
         return Err(HISTORY);
     }
-    Ok(EarlierSession { last: RootPoint { epoch, session, sequence }, is_narrow: flags != 0 })
+    let has = |flag: u8| flags & u32::from(flag) != 0;
+    let last = RootPoint { epoch, session, sequence };
+    Ok(EarlierSession { last, is_narrow: has(NARROW), is_inherited: has(INHERITED) })
 }
 
 fn decode_entry(c: &mut Reader<'_>) -> Result<DeviceEntry, Corrupt> {
@@ -495,8 +506,8 @@ mod tests {
             is_inherited: true,
             is_narrow: false,
             earlier: vec![
-                EarlierSession { last: point(3, 0x44, 4), is_narrow: true },
-                EarlierSession { last: point(1, 0x33, 2), is_narrow: false },
+                EarlierSession { last: point(3, 0x44, 4), is_narrow: true, is_inherited: true },
+                EarlierSession { last: point(1, 0x33, 2), is_narrow: false, is_inherited: false },
             ],
         }
     }
@@ -530,7 +541,7 @@ mod tests {
         );
         assert_eq!(
             block[184..208],
-            [3, 0, 0, 0, 2, 0, 0, 0, 0x44, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]
+            [3, 0, 0, 0, 3, 0, 0, 0, 0x44, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]
         );
         assert_eq!(block[208..216], [1, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(RootHeader::decode(&block), Ok(sample(&body)));
@@ -606,9 +617,10 @@ mod tests {
             (177, 3, HISTORY),
             (178, 1, PADDING),
             (184, 4, HISTORY),
-            (188, 1, HISTORY),
+            (188, 4, HISTORY),
             (192, 0, HISTORY),
             (208, 3, HISTORY),
+            (212, 1, HISTORY),
             (232, 1, PADDING),
         ];
         for (at, value, error) in cases {

@@ -198,10 +198,15 @@ fn usual_pool(scans: &[Vec<RootRecord>]) -> Option<Uuid> {
     pools.iter().rev().max_by_key(|p| votes(p)).copied()
 }
 
+/// The root that an inherited root repeats.
+fn origin_of(header: &RootHeader) -> Option<&EarlierSession> {
+    header.earlier.iter().find(|e| header.is_inherited && !e.is_inherited)
+}
+
 /// The age of a root. Roots of a later session are newer whatever their sequences. A root that repeats the
 /// state of an earlier one is as old as that one, and newer than its copies.
 fn age(header: &RootHeader) -> ((u32, u64), (u32, u64)) {
-    let state = header.earlier.first().filter(|_| header.is_inherited);
+    let state = origin_of(header);
     let state = state.map_or((header.epoch, header.sequence), |e| (e.last.epoch, e.last.sequence));
     (state, (header.epoch, header.sequence))
 }
@@ -209,9 +214,8 @@ fn age(header: &RootHeader) -> ((u32, u64), (u32, u64)) {
 /// Whether the device with this newest root was written apart from the pool (rule 4 of "Roots" in
 /// `docs/FORMAT.md`). `entry` is the device in the newest root's table.
 fn is_apart(found: &RootHeader, newest: &RootHeader, entry: &DeviceEntry) -> bool {
-    let own = EarlierSession { last: found.point(), is_narrow: found.is_narrow };
-    let repeated = found.earlier.first().filter(|_| found.is_inherited);
-    std::iter::once(&own).chain(repeated).all(|root| {
+    let own = found.as_earlier();
+    std::iter::once(&own).chain(origin_of(found)).all(|root| {
         let session = |p: RootPoint| (p.epoch, p.session);
         let history = newest.earlier.iter().map(|e| e.last).chain([entry.seen]);
         let known = history.clone().find(|p| session(*p) == session(root.last));

@@ -15,12 +15,18 @@
 //!    that the session lost as offline (`Inner::record_losses`). So what a device holds beyond the roots that
 //!    a later session knew was promised to nobody, unless one of its roots is narrow: a root that is not
 //!    narrow counts as written on m + 1 devices, and at least one of these was present in the later session.
-//! 4. Two sessions that each wrote without the other differ for ever: by their numbers while the newer
+//! 4. A history names the newest sessions that had written only inherited roots, too: what such a session
+//!    wrote after that is promised to nobody, as in 3 (test
+//!    `a_session_whose_first_own_root_reached_one_device_is_taken_back`).
+//! 5. Two sessions that each wrote without the other differ for ever: by their numbers while the newer
 //!    root names the session, and by *seen* after that (test
 //!    `halves_that_were_written_apart_are_told_apart_however_much_each_wrote`).
 
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::root::{DeviceEntry, DeviceUse, EARLIER_MAX, EarlierSession, RootHeader, RootPoint};
+
+/// Most sessions in a history that had written only inherited roots.
+const INHERITED_MAX: usize = 4;
 
 /// The order in which roots are newer: by the state that they hold, then by themselves.
 pub(crate) fn age(h: &RootHeader) -> ((u32, u64), (u32, u64)) {
@@ -30,8 +36,19 @@ pub(crate) fn age(h: &RootHeader) -> ((u32, u64), (u32, u64)) {
 
 /// The earlier sessions of a session that begins with this root.
 pub(crate) fn earlier_with(newest: &RootHeader) -> Vec<EarlierSession> {
-    let own = (!newest.is_inherited).then(|| newest.origin());
-    own.into_iter().chain(newest.earlier.iter().copied()).take(EARLIER_MAX).collect()
+    let mut sessions: Vec<EarlierSession> =
+        std::iter::once(newest.as_earlier()).chain(newest.earlier.iter().copied()).collect();
+    // However many sessions of one kind there are, those of the other stay, and the origin among them.
+    let (mut inherited, mut others) = (0, 0);
+    sessions.retain(|session| {
+        let (count, max) = match session.is_inherited {
+            true => (&mut inherited, INHERITED_MAX),
+            false => (&mut others, EARLIER_MAX - INHERITED_MAX),
+        };
+        *count += 1;
+        *count <= max
+    });
+    sessions
 }
 
 /// Whether a device whose newest root is `found` was written apart from the pool whose newest root is
@@ -40,7 +57,7 @@ pub(crate) fn is_diverged(found: &RootHeader, newest: &RootHeader, entry: &Devic
     if is_planted(PlantedBug::DivergedAccepted) {
         return false;
     }
-    let own = EarlierSession { last: found.point(), is_narrow: found.is_narrow };
+    let own = found.as_earlier();
     // An inherited root may be ignored; then the root that it repeats counts.
     is_beyond(&own, newest, entry) && (!found.is_inherited || is_beyond(&found.origin(), newest, entry))
 }

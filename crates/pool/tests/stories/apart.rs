@@ -118,6 +118,47 @@ fn two_power_cuts_and_an_absent_device_leave_a_pool_that_opens() {
     }
 }
 
+/// The first root of a session that is not inherited reached one device only. The session had written its
+/// inherited root to both.
+#[test]
+fn a_session_whose_first_own_root_reached_one_device_is_taken_back() {
+    let (world, pool) = world(63, 2, 1, 1);
+    pool.write_root(b"both").unwrap();
+    drop(pool);
+    let mut cut = world;
+    // As often as a history has room for more than once.
+    for _ in 0..20 {
+        cut = cut_off(1, &cut, begin_session, |_| {});
+    }
+    let cut = cut_off(1, &cut, begin_session, |pool| pool.write_root(b"of one").unwrap());
+    for (roots, sessions) in [(1, 1), (150, 1), (1, 20)] {
+        let cut = cut.fork();
+        for _ in 0..sessions {
+            write_roots(devices_without(&cut, &[0]), roots);
+        }
+        let (pool, root) = open(cut.devices()).unwrap_or_else(|e| panic!("{roots} roots, {sessions}: {e}"));
+        assert_eq!(root.payload, (roots - 1).to_le_bytes(), "of the device that went on");
+        assert_eq!(pool.status().lost(), 0);
+    }
+}
+
+/// A mirror's devices went on one after the other from one inherited root.
+#[test]
+fn halves_that_went_on_from_one_inherited_root_are_told_apart() {
+    let (world, pool) = world(64, 2, 1, 1);
+    pool.write_root(b"both").unwrap();
+    drop(pool);
+    let left = world.fork();
+    let (pool, _) = open(left.devices()).unwrap();
+    begin_session(&pool);
+    let right = left.fork();
+    left.sims()[1].inject(Fault::Vanish { after: 0 });
+    pool.write_root(b"left").unwrap();
+    drop(pool);
+    write_roots(devices_without(&right, &[0]), 1);
+    assert!(matches!(refusal(open(joined(&left, &right))), DeviceSetError::Diverged { .. }));
+}
+
 /// Sessions that were cut off at once leave higher epochs and numbers than the session that wrote something.
 #[test]
 fn what_a_session_wrote_counts_more_than_a_later_session_that_wrote_nothing() {
