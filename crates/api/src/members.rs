@@ -1,4 +1,4 @@
-//! The devices of an open pool: adding and removing them.
+//! The devices of an open pool, adding and removing them, and its name.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use warpfire_env::SystemRandom;
 use warpfire_meta::Store;
+use warpfire_pool::PoolLabel;
 use warpfire_units::DeviceIndex;
 
 use crate::devices::{DeviceContent, NewDevices};
@@ -45,6 +46,26 @@ impl AddDevice {
 }
 
 impl Warpfire {
+    /// Names the pool, or takes its name if `label` is empty. Durable on return.
+    /// [`stats`](Warpfire::stats) and the labels of the devices show the name.
+    ///
+    /// ```
+    /// let fs = warpfire::Pool::options().in_memory()?;
+    /// fs.set_label("tank")?;
+    /// assert_eq!(fs.stats().label, "tank");
+    /// # Ok::<(), warpfire::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidInput` if the name is longer than 64 bytes or has a control character; `ReadOnly` if the pool
+    /// takes no changes.
+    pub fn set_label(&self, label: &str) -> Result<()> {
+        let Some(label) = PoolLabel::new(label) else {
+            return Err(Error::invalid("a pool's name has at most 64 bytes and no control characters"));
+        };
+        Ok(self.fs().engine().log().pool().set_label(label)?)
+    }
+
     /// Adds a device or image file to the pool while it is in use, and returns its position there. New data
     /// goes to it too; the data that is there stays where it is. An image file that does not exist is made.
     /// Durable on return. After a crash the pool has the device or not; if not, it can be added again.

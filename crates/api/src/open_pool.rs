@@ -126,6 +126,7 @@ impl OpenPool {
         };
         Stats {
             pool: status.uuid.to_string(),
+            label: self.pool.label().as_str().to_owned(),
             data: status.data,
             parity: status.parity,
             losses_left: self.fs.engine().log().losses_left(),

@@ -12,6 +12,8 @@ pub use warpfire_pool::{DeviceCounters, DeviceState};
 pub struct Stats {
     /// The number that identifies the pool, in hexadecimal.
     pub pool: String,
+    /// The name of the pool; empty if it has none.
+    pub label: String,
     /// Devices of a stripe that hold data.
     pub data: u16,
     /// Devices of a stripe that hold parity: so many may be lost.

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cat, chmod, chown, completions, cp, device, df, du, find, fsck, help, inspect, ln, ls, man, mkdir, mkfs,
-    mount, mv, rm, scrub, slice, stat, status, touch, trim, truncate, tx, umount, version,
+    cat, chmod, chown, completions, cp, device, df, du, find, fsck, help, inspect, label, ln, ls, man, mkdir,
+    mkfs, mount, mv, rm, scrub, slice, stat, status, touch, trim, truncate, tx, umount, version,
 };
 
 const EXAMPLES: &str = "\
@@ -88,6 +88,8 @@ pub enum Command {
     Df(df::Args),
     /// Show, add and remove devices of a pool.
     Device(device::Args),
+    /// Show or change the name of a pool.
+    Label(label::Args),
     /// Copy files into a pool, out of it, or inside it.
     Cp(cp::Args),
     /// List directories.

@@ -31,6 +31,7 @@ pub use life::walk_open_segment::{StripeHealth, WalkedStripe};
 pub use pool::{DeviceStatus, Pool, Status};
 pub use segment::stripe_buf::StripeBuf;
 pub use segment::writer::{PreparedStripe, SegmentWriter};
+pub use warpfire_format::root::PoolLabel;
 pub use warpfire_format::segment::{
     LostColumn, SegmentDescriptor, SegmentKind, SegmentState, SegmentStream, StripeRun,
 };

@@ -15,6 +15,7 @@ use warpfire_terminal::{
 };
 
 use super::confirmation::confirm;
+use super::label::parse_label;
 use crate::progress::WorkLine;
 
 const EXAMPLES: &str = "\
@@ -23,6 +24,7 @@ Examples:
   warpfire mkfs --size 1G --data 4 --parity 2 p/{0..5}.img
                                                  six files; any two may be lost
   warpfire mkfs --prefill --size 64G fast.img    one file, all space allocated
+  warpfire mkfs --label photos --size 1G a.img   with a name, which status shows
   warpfire mkfs --yes /dev/nvme0n1 /dev/nvme1n1  two drives, mirrored";
 
 /// Most data devices of a stripe by default. With more devices, each stripe uses some of them.
@@ -50,6 +52,10 @@ pub struct Args {
     /// device, 1 for 2 to 4, 2 for more].
     #[arg(long, value_name = "M")]
     parity: Option<u8>,
+
+    /// Name of the pool: at most 64 bytes without control characters.
+    #[arg(long, value_name = "NAME", value_parser = parse_label)]
+    label: Option<String>,
 
     /// Size of each new image file, such as 512M or 1.5G, at least 16 zones [default: 8G; all together at
     /// most half of the free space].
@@ -90,6 +96,8 @@ struct PoolPlan {
 struct MadePool<'a> {
     /// The id of the pool.
     pool: &'a str,
+    /// Its name; empty if it has none.
+    label: &'a str,
     /// Bytes of a zone.
     zone_bytes: u64,
     /// Bytes that files can take.
@@ -152,12 +160,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     let pool = made?;
+    if let Some(label) = &args.label {
+        pool.set_label(label)?;
+    }
     let stats = pool.stats();
     pool.close()?;
     let file_bytes = stats.space.free_bytes - stats.space.reserve_bytes;
     if is_json() {
-        let (pool, zone_bytes) = (stats.pool.as_str(), stats.zone_bytes);
-        print_json(&MadePool { pool, zone_bytes, file_bytes, plan: &plan })?;
+        let (pool, label, zone_bytes) = (stats.pool.as_str(), stats.label.as_str(), stats.zone_bytes);
+        print_json(&MadePool { pool, label, zone_bytes, file_bytes, plan: &plan })?;
     } else {
         print(format!("pool {} made: {} free for files\n", stats.pool, Size(file_bytes)))?;
     }

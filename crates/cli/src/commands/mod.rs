@@ -18,6 +18,7 @@ pub mod find;
 pub mod fsck;
 pub mod help;
 pub mod inspect;
+pub mod label;
 pub mod ln;
 pub mod ls;
 pub mod man;
@@ -71,6 +72,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Mkdir(args) => mkdir::run(&args),
         Command::Fsck(args) => return fsck::run(&args),
         Command::Scrub(args) => return scrub::run(&args),
+        Command::Label(args) => label::run(&args),
         Command::Trim(args) => trim::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Man(args) => man::run(&args),

@@ -62,6 +62,21 @@ fn status_shows_what_no_stripe_can_use_and_the_device_that_would_help() {
 }
 
 #[test]
+fn a_pool_has_the_name_that_it_was_given() {
+    let fixture = Fixture::empty();
+    fixture.run(["mkfs", "--size", "32M", "--label", "my photos", "a.img"]).succeeded();
+    assert!(fixture.run(["status", "a.img"]).succeeded().contains("\npool 'my photos', "));
+    assert!(fixture.run(["label", "a.img"]).succeeded().ends_with(" is named 'my photos'\n"));
+    assert!(fixture.run(["label", "a.img", "tank"]).succeeded().ends_with(" is named tank\n"));
+    let said = documents(&fixture.run(["label", "--json", "a.img"]).succeeded());
+    assert_eq!(said[0]["label"], "tank");
+    assert!(fixture.run(["label", "--clear", "a.img"]).succeeded().ends_with(" has no name\n"));
+    let said = fixture.run(["label", "a.img", &"x".repeat(65)]).failed(2);
+    assert!(said.contains("a name has at most 64 bytes, and this one has 65"), "{said}");
+    fixture.run(["fsck", "a.img"]).succeeded();
+}
+
+#[test]
 fn status_shows_a_missing_device() {
     let fixture = Fixture::pool(3, 2, 1, 32);
     std::fs::remove_file(fixture.path("pool/1.img")).expect("a device goes");

@@ -16,6 +16,18 @@ fn taken_bytes(fixture: &Fixture, image: &str) -> u64 {
 }
 
 #[test]
+fn a_mounted_pool_is_named_by_its_server() {
+    if !can_mount() {
+        return;
+    }
+    let pool = MountedFixture::new();
+    pool.0.run(["label", "mnt", "tank"]).succeeded();
+    assert!(pool.0.run(["status", "mnt"]).succeeded().contains("\npool tank, "));
+    pool.0.run(["umount", "mnt"]).succeeded();
+    assert!(pool.0.run(["label", "pool"]).succeeded().ends_with(" is named tank\n"));
+}
+
+#[test]
 fn a_mounted_pool_gives_back_the_space_of_removed_files() {
     if !can_mount() {
         return;

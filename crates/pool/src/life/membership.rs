@@ -1,9 +1,10 @@
-//! Membership: which devices belong to the pool, as its roots say it.
+//! Membership: which devices belong to the pool, as its roots say it, and the name of the pool.
 //!
 //! # Invariants
 //! 1. A change of membership is done once a root with the new table is durable, as any root
 //!    (`Inner::write_table`). A crash leaves the table before the change or the one after it.
-//! 2. The root repeats the payload of the newest root, so a change of membership changes nothing else.
+//! 2. The root repeats the payload of the newest root, so a change of membership or of the name changes
+//!    nothing else.
 //! 3. A device joins in two roots. The first lies on the new device alone, the second on as many devices as
 //!    any root. No zone of the device is taken before the second is durable, and it has no root before its
 //!    old root places are cleared (`add_device`; test
@@ -16,7 +17,7 @@
 use std::sync::Arc;
 
 use warpfire_env::{Device, Random};
-use warpfire_format::root::{DEVICES_MAX, DeviceEntry, DeviceUse};
+use warpfire_format::root::{DEVICES_MAX, DeviceEntry, DeviceUse, PoolLabel};
 use warpfire_units::{DeviceIndex, ZoneIndex};
 
 use crate::device::geometry::device_bytes_min;
@@ -151,6 +152,34 @@ impl Pool {
         inner.devices.close(device);
         tracing::info!(name: "device_removed", device = device.0, "device removed");
         Ok(())
+    }
+}
+
+impl Pool {
+    /// The name that people have given the pool; empty if they have not.
+    #[must_use]
+    pub fn label(&self) -> PoolLabel {
+        self.inner.roots.lock().label
+    }
+
+    /// Names the pool. Durable on return. After a crash it has the old name or the new one.
+    ///
+    /// # Errors
+    /// `OpenForReading`; `Failed` if the root could not be written: the pool has the old name then.
+    pub fn set_label(&self, label: PoolLabel) -> Result<(), PoolError> {
+        let inner = &self.inner;
+        inner.check_writable()?;
+        let mut roots = inner.roots.lock();
+        // The first root of a session has the label that the session began with.
+        inner.repeat_inherited(&mut roots)?;
+        let before = std::mem::replace(&mut roots.label, label);
+        roots.config_version += 1;
+        let payload = roots.payload.clone();
+        let written = inner.append_root(&mut roots, payload, false);
+        if written.is_err() {
+            roots.label = before;
+        }
+        written
     }
 }
 

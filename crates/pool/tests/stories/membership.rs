@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use warpfire_env::Device;
-use warpfire_pool::{DeviceSetError, MembershipError, Pool, PoolError, SegmentKind, Suspects};
+use warpfire_pool::{DeviceSetError, MembershipError, Pool, PoolError, PoolLabel, SegmentKind, Suspects};
 use warpfire_sim_env::{DeviceSpec, DistinctNumbers, Event, Fault, SimDevice, SimWorld};
 use warpfire_units::DeviceIndex;
 
@@ -88,6 +88,33 @@ fn a_cut_at_any_moment_of_the_mark_leaves_the_table_before_or_after_it() {
             found.insert(is_marked);
             pool.set_leaving(DeviceIndex(2), true).unwrap();
             assert!(is_leaving(&open_with(crashed.devices(), &[])).as_slice()[2]);
+        }
+    }
+    assert_eq!(found.len(), 2, "cuts before the root and after it");
+}
+
+#[test]
+fn a_cut_at_any_moment_of_a_change_of_name_leaves_the_old_name_or_the_new_one() {
+    let (mut world, pool) = world(33, 3, 2, 1);
+    let name = |text: &str| PoolLabel::new(text).unwrap();
+    pool.set_label(name("old")).unwrap();
+    pool.write_root(b"state").unwrap();
+    drop(pool);
+    let (pool, _) = open(world.devices()).unwrap();
+    world.record();
+    pool.set_label(name("new")).unwrap();
+    world.mark(0);
+    let recording = world.take_recording().unwrap();
+    let mut replay = recording.replay();
+    let (mut is_durable, mut found) = (false, BTreeSet::new());
+    while let Some(event) = replay.advance() {
+        is_durable |= matches!(event, Event::Mark(_));
+        for cut in replay.cuts(8, 7) {
+            let (pool, root) = open(replay.cut(&cut).devices()).unwrap();
+            let label = pool.label().as_str().to_owned();
+            assert!(label == "new" || label == "old" && !is_durable, "{label} after {cut:?}");
+            assert_eq!(root.payload, b"state");
+            found.insert(label);
         }
     }
     assert_eq!(found.len(), 2, "cuts before the root and after it");

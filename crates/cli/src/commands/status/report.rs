@@ -5,13 +5,16 @@ use super::health::HealthReport;
 use super::upkeep::UpkeepReport;
 use serde::{Deserialize, Serialize};
 use warpfire::{DeviceState, SpaceInfo, Stats, Warpfire};
-use warpfire_terminal::{Columns, Size, counted, grouped};
+use warpfire_terminal::{Columns, Size, counted, grouped, quoted};
 
 /// The status of a pool.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StatusReport {
     /// The id of the pool.
     pub pool: String,
+    /// Its name; empty if it has none.
+    #[serde(default)]
+    pub label: String,
     /// The directory that it is mounted on.
     pub mounted_at: Option<String>,
     /// Whether its server has it open for reading only.
@@ -193,6 +196,7 @@ impl StatusReport {
         let space = stats.space;
         StatusReport {
             pool: stats.pool.clone(),
+            label: stats.label.clone(),
             mounted_at,
             read_only: false,
             data: stats.data,
@@ -238,7 +242,9 @@ impl StatusReport {
     #[must_use]
     pub fn in_words(&self) -> String {
         let mut text = self.health.in_words();
-        text += &format!("pool {}, {}\n", self.pool, self.redundancy());
+        let name =
+            if self.label.is_empty() { String::new() } else { format!("{}, ", quoted(self.label.as_ref())) };
+        text += &format!("pool {name}{}, {}\n", self.pool, self.redundancy());
         if let Some(at) = &self.mounted_at {
             text += &format!("mounted at {at}\n");
         }

@@ -71,6 +71,16 @@ impl ServedPool {
         Ok(Answer::DeviceAdded { index, available_bytes })
     }
 
+    /// Names the pool.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); the name is too long.
+    pub fn set_label(&self, label: &str) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        self.pool.set_label(label).map_err(|error| Failure::pool(&error))?;
+        Ok(Answer::Labelled)
+    }
+
     /// Removes a device.
     ///
     /// # Errors

@@ -226,6 +226,9 @@ impl ControlSocket {
             Ok(Request::AddDevice(order)) => {
                 self.work(stream, number, &mut unsent, |_| pool.add_device(&order))
             }
+            Ok(Request::SetLabel { label }) => {
+                self.work(stream, number, &mut unsent, |_| pool.set_label(&label))
+            }
             Ok(Request::RemoveDevice { index }) => {
                 self.work(stream, number, &mut unsent, |client| pool.remove_device(index, client))
             }

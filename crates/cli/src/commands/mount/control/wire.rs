@@ -35,6 +35,11 @@ pub enum Request {
     Trim,
     /// Add a device to the pool.
     AddDevice(AddOrder),
+    /// Name the pool; without a name if it is empty.
+    SetLabel {
+        /// The name.
+        label: String,
+    },
     /// Remove a device from the pool.
     RemoveDevice {
         /// Its index.
@@ -80,6 +85,8 @@ pub enum Answer {
         /// Bytes that can be written to files.
         available_bytes: u64,
     },
+    /// The pool has its name.
+    Labelled,
     /// Segments that are left on a device that is removed.
     Removing(u64),
     /// The device is removed.
