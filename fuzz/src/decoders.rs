@@ -249,8 +249,8 @@ fn descriptor(stream: SegmentStream) -> SegmentDescriptor {
 fn valid_roots() -> Vec<Vec<u8>> {
     let point = |epoch| RootPoint { epoch, session: 8, sequence: 3 };
     let device = |uuid, zones, state, is_leaving| {
-        let (joined, seen) = (1, point(1));
-        DeviceEntry { uuid, zones, state, is_leaving, joined, seen }
+        let (joined, seen, is_kept_offline) = (1, point(1), state == DeviceUse::Offline);
+        DeviceEntry { uuid, zones, state, is_leaving, is_kept_offline, joined, seen }
     };
     let devices =
         [device(uuid(5), 40, DeviceUse::Active, true), device(uuid(6), 41, DeviceUse::Offline, false)];
@@ -382,6 +382,7 @@ fn valid_manifests() -> Vec<Vec<u8>> {
         run: 2,
         entries: 10,
         deletes: 1,
+        superseded: 1,
         len_bytes: 5_000,
         top_len_bytes: 40,
         seq_min: Seq(4),

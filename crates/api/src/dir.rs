@@ -296,4 +296,16 @@ impl<E: Storage> DirEntry<E> {
     pub fn metadata(&self) -> Result<Metadata> {
         self.dir.metadata(self.file_name())
     }
+
+    /// Sets permissions, owner and times, as [`Warpfire::set_symlink_metadata`]. The path may be longer than
+    /// a call by path takes.
+    ///
+    /// # Errors
+    /// As [`Warpfire::set_symlink_metadata`]; `NotFound` if the name has been removed since.
+    pub fn set_metadata(&self, set: &SetMetadata) -> Result<()> {
+        let node = self.dir.child(self.file_name())?;
+        let pool = &self.dir.pool;
+        pool.fs().set_attributes(&pool.identity().caller(), &node, &set.0)?;
+        Ok(())
+    }
 }

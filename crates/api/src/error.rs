@@ -10,7 +10,7 @@ use warpfire_env::{DeviceError, OpenError};
 use warpfire_fs::FsError;
 use warpfire_log::LogError;
 use warpfire_meta::MetaError;
-use warpfire_pool::{DeviceSetError, PoolError};
+use warpfire_pool::{DeviceSetError, MembershipError, PoolError};
 
 /// The result of a call of this library.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -211,6 +211,7 @@ impl From<FsError> for Error {
             FsError::ReadOnlyTransaction => {
                 (ErrorKind::WrongTransaction, Some("begin a transaction that writes"))
             }
+            FsError::ReadOnlySnapshot => (ErrorKind::ReadOnly, Some("copy the files out of the snapshot")),
             FsError::TransactionTooLarge => (ErrorKind::TransactionTooLarge, Some(IN_PARTS)),
             FsError::Memory(_) => (ErrorKind::NoMemory, Some(END_ONE)),
             _ => (ErrorKind::Other, None),
@@ -304,12 +305,32 @@ impl From<PoolError> for Error {
             | PoolError::BadSlice(_)
             | PoolError::UnknownSegment(_)
             | PoolError::Misfit { .. } => of(ErrorKind::Damaged, Errno::IO.raw_os_error()).with_hint(DAMAGED),
-            PoolError::Membership(_) => Error::invalid(message),
+            PoolError::Membership(refused) => refused_membership(&refused, message),
             PoolError::Device(error) => error.into(),
             PoolError::Devices(error) => error.into(),
         }
     }
 }
+
+fn refused_membership(refused: &MembershipError, message: String) -> Error {
+    let error = Error::invalid(message);
+    match refused {
+        MembershipError::Needed { .. } => error.with_hint(
+            "wait until 'warpfire status' shows all redundancy, bring other devices back, or move its data away with 'warpfire device remove'",
+        ),
+        MembershipError::LastDevices { .. } => error.with_hint("bring other devices back first"),
+        MembershipError::NotMember { .. } => error.with_hint("'warpfire device add' makes it a new device of the pool"),
+        MembershipError::OldCopy { .. } => error.with_hint(ADD_ANEW),
+        MembershipError::OwesAnswer { .. } => {
+            error.with_hint("wait until it answers, or open the pool again with it")
+        }
+        _ => error,
+    }
+}
+
+/// What to do with a device that cannot be taken back.
+pub(crate) const ADD_ANEW: &str =
+    "remove it from the pool with 'warpfire device remove', then add it with 'warpfire device add --force'";
 
 impl From<DeviceSetError> for Error {
     fn from(error: DeviceSetError) -> Self {

@@ -48,8 +48,10 @@ mod metadata;
 mod open_pool;
 mod options;
 mod path;
+mod resize;
 mod scrub;
 mod slice;
+mod snapshot;
 mod stats;
 mod tree;
 mod trim;
@@ -58,7 +60,10 @@ mod upkeep;
 mod warpfire;
 mod xattr;
 
-pub use devices::{DeviceContent, DeviceLabel, check_named_once, device_content, device_label, prefilled};
+pub use devices::{
+    DeviceContent, DeviceLabel, FoundDevice, FoundPool, Opens, Scan, block_devices, check_named_once,
+    device_content, device_label, prefilled, scan,
+};
 pub use diff::{Aspect, Change, ChangeKind, ChangedRanges, Diff};
 pub use dir::{Dir, DirEntry, ReadDir};
 pub use error::{Error, ErrorKind, Result};
@@ -69,10 +74,13 @@ pub use members::AddDevice;
 pub use metadata::{FileType, Metadata, SetMetadata};
 pub use open_pool::Engine;
 pub use options::{AccessTimes, Pool, PoolOptions};
+pub use resize::ResizePlan;
 pub use scrub::ScrubReport;
 pub use slice::Slice;
+pub use snapshot::{Snapshot, SnapshotEngine, SnapshotInfo};
 pub use stats::{
-    CacheMemory, DefragmentCounts, DeviceCounters, DeviceState, DeviceStats, Space, Stats, TransactionCounts,
+    CacheMemory, DefragmentCounts, DeviceCounters, DeviceState, DeviceStats, Space, StateAge, Stats,
+    TransactionCounts,
 };
 pub use trim::TrimReport;
 pub use tx::{FileVersion, Savepoint, Tx, TxEngine};

@@ -1,21 +1,23 @@
 //! The devices of an open pool, adding and removing them, and its name.
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::io::Errno;
-use warpfire_env::SystemRandom;
+use warpfire_env::{Device, FileDevice, OpenError, SystemRandom};
+use warpfire_log::LogStore;
 use warpfire_meta::Store;
-use warpfire_pool::PoolLabel;
-use warpfire_units::DeviceIndex;
+use warpfire_pool::{DeviceSetError, DeviceState, PoolError, PoolLabel};
+use warpfire_units::{DeviceIndex, ZoneIndex};
 
-use crate::devices::{DeviceContent, NewDevices};
-use crate::error::ErrorKind;
+use crate::devices::{DeviceContent, NewDevices, check_named_once};
+use crate::error::{ADD_ANEW, ErrorKind};
 use crate::{Error, Result, Warpfire};
 
 /// Turns without success after which a device counts as one that cannot be emptied. Background work and
 /// readers may hold a segment for a moment.
-const TURNS_MAX: u32 = 8;
+pub(crate) const TURNS_MAX: u32 = 8;
 
 /// How a device is added to a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -142,7 +144,7 @@ impl Warpfire {
         let engine = self.fs().engine();
         let log = engine.log();
         log.pool().set_leaving(device, true)?;
-        let emptied = self.empty_device(device, &mut progress);
+        let emptied = self.empty_zones(device, ZoneIndex(0), &mut progress);
         if !matches!(emptied, Ok(true)) {
             log.pool().set_leaving(device, false)?;
             return emptied;
@@ -151,10 +153,182 @@ impl Warpfire {
         Ok(true)
     }
 
-    /// Moves all columns of a device that leaves. Returns whether `progress` let it.
-    fn empty_device(
+    /// Replaces a device while the pool is in use: adds the one at `path`, moves the data of the other to it
+    /// or to other devices, and removes that. `index` is the position of the one that leaves; it may be
+    /// missing. The device at `path` may belong to the pool already. Returns the position of the new device,
+    /// and `None` if `progress` ended the work: both devices are in the pool then.
+    ///
+    /// A crash leaves both devices in the pool, or one of them; another call goes on.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use warpfire::{AddDevice, Pool};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let images = ["a", "b", "c"].map(|name| dir.path().join(name));
+    /// let fs = Pool::options().size_bytes(32 << 20).parity(1).create(&images[..2])?;
+    /// fs.write("/kept", vec![7; 1 << 20])?;
+    /// let new = fs.replace_device(0, &images[2], &AddDevice::new(), |_| ControlFlow::Continue(()))?;
+    /// assert_eq!(new, Some(2));
+    /// fs.close()?;
+    /// let fs = Pool::options().open(&images[1..])?;
+    /// assert_eq!(fs.read("/kept")?, vec![7; 1 << 20]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`add_device`](Warpfire::add_device) and [`remove_device`](Warpfire::remove_device). If the new
+    /// device has joined, it stays in the pool.
+    pub fn replace_device(
+        &self,
+        index: u16,
+        path: impl AsRef<Path>,
+        how: &AddDevice,
+        progress: impl FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Option<u16>> {
+        let path = path.as_ref();
+        let devices = self.stats().devices;
+        if !devices.iter().any(|device| device.index == index) {
+            return Err(Error::invalid(format!("the pool has no device {index}")));
+        }
+        let is_it = |name: &String| check_named_once(&[PathBuf::from(name), path.to_path_buf()]).is_err();
+        let member = devices.iter().find(|device| device.name.as_ref().is_some_and(is_it));
+        let new = match member.map(|device| device.index) {
+            Some(member) if member == index => {
+                return Err(Error::invalid("a device cannot replace itself").of_device(path));
+            }
+            Some(member) => member,
+            None => self.add_device(path, how)?,
+        };
+        Ok(self.remove_device(index, progress)?.then_some(new))
+    }
+
+    /// Stops using a device, while the pool is in use and when it is opened again, until it is
+    /// [taken online](Warpfire::take_online). Its data stays on it and is reconstructed from the others; new
+    /// data goes to the others. The device is closed. Everything written before is durable, as after a sync.
+    /// Durable on return; after a crash the device is in use or offline.
+    ///
+    /// A device that stays offline is rebuilt on the others, as any device that stays away
+    /// ([`spare_after`](crate::PoolOptions::spare_after)).
+    ///
+    /// ```
+    /// use warpfire::Pool;
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let images = ["a", "b", "c"].map(|name| dir.path().join(name));
+    /// let fs = Pool::options().size_bytes(32 << 20).parity(1).create(&images)?;
+    /// fs.take_offline(1)?;
+    /// fs.write("/new", vec![7; 1 << 20])?;
+    /// assert!(fs.take_offline(0).is_err(), "the new file is on it and on one other");
+    /// assert_eq!(fs.take_online(&images[1])?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is no such device, or if data would lose more than parity covers without it;
+    /// `ReadOnly`.
+    pub fn take_offline(&self, index: u16) -> Result<()> {
+        let log = self.fs().engine().log();
+        self.sync()?;
+        log.pool().take_offline(DeviceIndex(index))?;
+        self.settle_devices()
+    }
+
+    /// Checks that [`take_offline`](Warpfire::take_offline) would take the device. Nothing is written.
+    ///
+    /// # Errors
+    /// As `take_offline`.
+    pub fn check_spared(&self, index: u16) -> Result<()> {
+        Ok(self.fs().engine().log().pool().check_spared(DeviceIndex(index))?)
+    }
+
+    /// Uses a device of the pool again that is offline or missing, has failed, or was gone, while the pool is
+    /// in use. Returns its position. The device keeps what it holds, and gets what it has missed in the
+    /// background ([`missed_by`](Warpfire::missed_by)). Nothing happens if it is online already. Durable on
+    /// return.
+    ///
+    /// # Errors
+    /// `InvalidInput` or `NotAPool` if it is not the device that left: it belongs to another pool or to none,
+    /// was removed from the pool, was written elsewhere, or is an old copy; `InUse`; `NotFound`; `Device`;
+    /// `ReadOnly`.
+    pub fn take_online(&self, path: impl AsRef<Path>) -> Result<u16> {
+        let path = path.as_ref();
+        let pool = self.fs().engine().log().pool();
+        let is_it = |name: &String| check_named_once(&[PathBuf::from(name), path.to_path_buf()]).is_err();
+        let known = pool.status().devices.into_iter().find(|device| device.name.as_ref().is_some_and(is_it));
+        if let Some(online) = known.as_ref().filter(|device| device.state == DeviceState::Present) {
+            return Ok(online.index.0);
+        }
+        let failed = || pool.failed_device(known.as_ref()?.index);
+        let device: Arc<dyn Device> = match FileDevice::open(path) {
+            Ok(device) => Arc::new(device),
+            // The pool itself has it open.
+            Err(error @ OpenError::InUse { .. }) => failed().ok_or(error)?,
+            Err(error) => return Err(error.into()),
+        };
+        let index = pool.take_online(device).map_err(|error| match error {
+            PoolError::Devices(
+                refused @ (DeviceSetError::Diverged { .. } | DeviceSetError::Shrunk { .. }),
+            ) => Error::from(refused).with_hint(ADD_ANEW).of_device(path),
+            PoolError::Devices(refused) => Error::from(refused)
+                .with_hint("'warpfire device add' makes it a new device of the pool")
+                .of_device(path),
+            other => Error::from(other).of_device(path),
+        })?;
+        self.settle_devices()?;
+        Ok(index.0)
+    }
+
+    /// Makes durable which columns lack stripes, and goes on in log segments with all the redundancy that the
+    /// devices allow.
+    fn settle_devices(&self) -> Result<()> {
+        let engine = self.fs().engine();
+        engine.log().renew_log()?;
+        // The log segments from before, with fewer copies, are not needed any more.
+        engine.checkpoint()?;
+        engine.wake();
+        self.sync()
+    }
+
+    /// The segments of which a device lacks a part, and the bytes that it gets to have it again. It gets them
+    /// in the background while it is online.
+    #[must_use]
+    pub fn missed_by(&self, index: u16) -> (u64, u64) {
+        self.fs().engine().log().missed_by(DeviceIndex(index))
+    }
+
+    /// Works until each segment has all the redundancy that the devices allow, which happens in the
+    /// background otherwise. Returns the segments for which that is not possible now. `progress` is called
+    /// with the segments that are left, and may end the work.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `Device` or `Damaged` if devices fail beyond parity.
+    pub fn regain_redundancy(&self, mut progress: impl FnMut(u64) -> ControlFlow<()>) -> Result<u64> {
+        let engine = self.fs().engine();
+        let log = engine.log();
+        self.sync()?;
+        // Ends: after some turns that leave as many segments as before nothing more can be done.
+        let (mut fewest, mut turns) = (usize::MAX, 0);
+        loop {
+            let left = log.weak_segments();
+            turns = if left < fewest { 0 } else { turns + 1 };
+            fewest = fewest.min(left);
+            if left == 0 || turns >= TURNS_MAX || progress(left as u64).is_break() {
+                break;
+            }
+            engine.background_step()?;
+        }
+        engine.checkpoint()?;
+        self.sync()?;
+        Ok(log.weak_segments() as u64)
+    }
+
+    /// Moves all columns in this zone of a device and behind it, which are vacated. Returns whether
+    /// `progress` let it.
+    pub(crate) fn empty_zones(
         &self,
         device: DeviceIndex,
+        first: ZoneIndex,
         progress: &mut impl FnMut(u64) -> ControlFlow<()>,
     ) -> Result<bool> {
         let engine = self.fs().engine();
@@ -164,7 +338,7 @@ impl Warpfire {
         let (mut fewest, mut turns) = (u64::MAX, 0);
         loop {
             while log.has_due_work() {
-                if progress(log.segments_on(device)).is_break() {
+                if progress(log.segments_behind(device, first)).is_break() {
                     return Ok(false);
                 }
                 if !engine.background_step()? {
@@ -172,13 +346,14 @@ impl Warpfire {
                 }
             }
             // The log segments and those without live bytes go with a checkpoint.
+            log.renew_log()?;
             engine.checkpoint()?;
             self.sync()?;
-            let left = log.segments_on(device);
+            let left = log.segments_behind(device, first);
             if left == 0 {
                 // No root but the newest is read, and it names no column on the device.
                 engine.checkpoint()?;
-                return Ok(log.segments_on(device) == 0);
+                return Ok(log.segments_behind(device, first) == 0);
             }
             turns = if left < fewest { 0 } else { turns + 1 };
             if turns >= TURNS_MAX {
@@ -187,6 +362,142 @@ impl Warpfire {
                 return Err(Error::new(ErrorKind::NoSpace, Errno::NOSPC.raw_os_error(), message));
             }
             fewest = fewest.min(left);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warpfire_sim_env::{Cut, DeviceSpec, DistinctNumbers, Fault, SimWorld};
+
+    use crate::Pool;
+
+    use super::*;
+
+    const DEVICE_BYTES: u64 = 32 << 20;
+    /// The device that is replaced, and the one that takes its place.
+    const OLD: usize = 1;
+    const NEW: usize = 3;
+
+    fn content(n: usize) -> Vec<u8> {
+        (0..(90 << 10) * (n + 1)).map(|at| (at / 4096 * 7 + at + n) as u8).collect()
+    }
+
+    fn assert_files(fs: &Warpfire, context: &str) {
+        for n in 0..6 {
+            let read = fs.read(format!("/{n}")).unwrap_or_else(|e| panic!("{context}: {n}: {e}"));
+            assert!(read == content(n), "{context}: file {n} has other bytes");
+        }
+    }
+
+    fn open(world: &SimWorld, without: &[usize], context: &str) -> Warpfire {
+        let devices = world.devices().into_iter().enumerate();
+        let devices = devices.filter(|(n, _)| !without.contains(n)).map(|(_, device)| device).collect();
+        let options = Pool::options().background(false).degraded(true);
+        options.open_on(devices).unwrap_or_else(|e| panic!("{context}: {e}"))
+    }
+
+    /// A pool of three devices with files, and a blank device beside it.
+    fn pool_and_blank(seed: u64) -> SimWorld {
+        let mut world = SimWorld::of(seed, 3, &DeviceSpec::append_only("flash", DEVICE_BYTES));
+        let options = Pool::options().data(2).parity(1).background(false);
+        let fs = options.create_on(world.devices()).expect("blank devices make a pool");
+        for n in 0..6 {
+            fs.write(format!("/{n}"), content(n)).expect("there is room");
+        }
+        fs.close().expect("nothing fails");
+        world.add(DeviceSpec::append_only("new", DEVICE_BYTES));
+        world
+    }
+
+    fn has(fs: &Warpfire, device: usize) -> bool {
+        fs.stats().devices.iter().any(|d| usize::from(d.index) == device)
+    }
+
+    /// What `device replace` does, which goes on with what an earlier call has done.
+    fn replace(fs: &Warpfire, world: &SimWorld) -> Result<()> {
+        if !has(fs, NEW) {
+            let new = Arc::clone(&world.devices()[NEW]);
+            fs.fs().engine().log().pool().add_device(new, false, &DistinctNumbers)?;
+        }
+        if has(fs, OLD) {
+            let index = OLD as u16;
+            let new = fs.replace_device(index, "new", &AddDevice::new(), |_| ControlFlow::Continue(()))?;
+            assert_eq!(new, Some(NEW as u16));
+        }
+        Ok(())
+    }
+
+    fn assert_replaced(fs: Warpfire, world: &SimWorld, context: &str) {
+        assert!(has(&fs, NEW) && !has(&fs, OLD), "{context}: {:?}", fs.stats().devices);
+        assert_eq!((fs.stats().losses_left, fs.stats().damaged_segments), (Some(1), 0), "{context}");
+        assert_files(&fs, context);
+        fs.close().unwrap_or_else(|e| panic!("{context}: {e}"));
+        assert!(world.sims().iter().all(|sim| sim.overwrites().is_empty()), "{context}");
+        for lost in [0, 2, NEW] {
+            let context = format!("{context}, without {lost}");
+            assert_files(&open(&world.fork(), &[OLD, lost], &context), &context);
+        }
+    }
+
+    #[test]
+    fn the_power_fails_at_each_moment_of_a_replacement() {
+        for is_dead in [false, true] {
+            let mut world = pool_and_blank(41);
+            let without: &[usize] = if is_dead { &[OLD] } else { &[] };
+            let fs = open(&world, without, "before");
+            world.record();
+            replace(&fs, &world).expect("the devices work");
+            assert_replaced(fs, &world, "without a cut");
+            let recording = world.take_recording().expect("it was begun");
+            let mut counting = recording.replay();
+            let mut boundaries = usize::from(counting.at_boundary());
+            while counting.advance().is_some() {
+                boundaries += usize::from(counting.at_boundary());
+            }
+            let (mut replay, mut at, mut found) = (recording.replay(), 0, std::collections::BTreeSet::new());
+            while replay.advance().is_some() {
+                at += usize::from(replay.at_boundary());
+                // As many as a test has time for, at the beginning and the end all of them.
+                let is_chosen = at < 30 || at + 20 > boundaries || at.is_multiple_of(boundaries / 40 + 1);
+                if !replay.at_boundary() || !is_chosen {
+                    continue;
+                }
+                for cut in [Cut::LoseAll, Cut::KeepAll, Cut::Seeded(at as u64)] {
+                    let context = format!("dead: {is_dead}, event {}, {cut:?}", replay.point());
+                    let crashed = replay.cut(&cut);
+                    let fs = open(&crashed, without, &context);
+                    assert_files(&fs, &context);
+                    found.insert((has(&fs, NEW), has(&fs, OLD)));
+                    replace(&fs, &crashed).unwrap_or_else(|e| panic!("{context}: {e}"));
+                    assert_replaced(fs, &crashed, &context);
+                }
+            }
+            assert_eq!(found.len(), 3, "before the one has joined, with both, after the other has left");
+        }
+    }
+
+    #[test]
+    fn a_device_fails_at_any_moment_of_a_replacement() {
+        for failing in [0, OLD, NEW] {
+            for after in [0, 2, 5, 9, 14, 22, 35, 60, 100] {
+                let context = format!("device {failing} vanishes after {after} operations");
+                let world = pool_and_blank(43);
+                let fs = open(&world, &[], &context);
+                world.sims()[failing].inject(Fault::Vanish { after });
+                let replaced = replace(&fs, &world);
+                assert_files(&fs, &context);
+                let is_replaced = has(&fs, NEW) && !has(&fs, OLD);
+                assert_eq!(replaced.is_ok(), is_replaced, "{context}: {replaced:?}");
+                drop(fs);
+                // It is back, and the command ends as wished.
+                world.sims()[failing].heal();
+                let fs = open(&world, &[], &context);
+                assert_files(&fs, &context);
+                replace(&fs, &world).unwrap_or_else(|e| panic!("{context}: {e}"));
+                fs.regain_redundancy(|_| ControlFlow::Continue(())).expect("the devices work");
+                assert_replaced(fs, &world, &context);
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use warpfire_pool::{CreateOptions, DeviceSetError, DeviceState, Pool};
 use warpfire_units::DeviceIndex;
 
 use crate::cache_size;
-use crate::stats::{DeviceStats, Stats};
+use crate::stats::{DeviceStats, StateAge, Stats};
 use crate::{Error, Identity, Result};
 
 /// The metadata engine of a pool on this machine: it keeps its tables in the log of the pool.
@@ -26,6 +26,8 @@ pub(crate) struct OpenMode {
     pub atime: AtimeMode,
     pub read_only: bool,
     pub degraded: bool,
+    /// A device to use again that was kept offline.
+    pub online: Option<u16>,
     pub memory: MemoryLimits,
     /// Most bytes of the metadata cache.
     pub cache_bytes: u64,
@@ -64,6 +66,9 @@ impl OpenPool {
     fn open_layers(devices: Vec<Arc<dyn Device>>, mode: OpenMode) -> Result<Self> {
         let opened = match mode {
             OpenMode { read_only: true, .. } => Pool::open_for_reading(devices),
+            OpenMode { online: Some(index), .. } => {
+                Pool::open_with_online(devices, &SystemRandom, &[DeviceIndex(index)])
+            }
             OpenMode { degraded: true, .. } => Pool::open_degraded(devices, &SystemRandom),
             _ => Pool::open(devices, &SystemRandom),
         };
@@ -129,6 +134,11 @@ impl OpenPool {
             label: self.pool.label().as_str().to_owned(),
             data: status.data,
             parity: status.parity,
+            state_age: match (self.pool.newer_session(), self.pool.may_be_older()) {
+                (Some(_), _) => StateAge::Older,
+                (None, true) => StateAge::MayBeOlder,
+                (None, false) => StateAge::Newest,
+            },
             losses_left: self.fs.engine().log().losses_left(),
             zone_bytes: status.zone_bytes,
             devices: status.devices.into_iter().map(device).collect(),

@@ -66,6 +66,7 @@ pub struct PoolOptions {
     access_times: AccessTimes,
     read_only: bool,
     degraded: bool,
+    online: Option<u16>,
     sync_interval: Option<Duration>,
     memory: MemoryLimits,
     cache_bytes: Option<u64>,
@@ -85,6 +86,7 @@ impl Default for PoolOptions {
             access_times: AccessTimes::default(),
             read_only: false,
             degraded: false,
+            online: None,
             sync_interval: None,
             memory: MemoryLimits::default(),
             cache_bytes: None,
@@ -215,6 +217,15 @@ impl PoolOptions {
     #[must_use]
     pub fn degraded(mut self, degraded: bool) -> Self {
         self.degraded = degraded;
+        self
+    }
+
+    /// Uses the device with this position again, if it was taken offline
+    /// ([`take_offline`](Warpfire::take_offline)); by default such a device stays offline. For an existing
+    /// pool only.
+    #[must_use]
+    pub fn online(mut self, index: u16) -> Self {
+        self.online = Some(index);
         self
     }
 
@@ -369,6 +380,7 @@ impl PoolOptions {
             atime,
             read_only: self.read_only,
             degraded: self.degraded,
+            online: self.online,
             memory: self.memory,
             cache_bytes,
         }

@@ -20,6 +20,8 @@ pub struct Stats {
     pub parity: u8,
     /// How many more devices may be lost: the least over all segments. `None` if data can be lost already.
     pub losses_left: Option<u8>,
+    /// Whether the state that was opened is the newest, as far as the devices say.
+    pub state_age: StateAge,
     /// Bytes of a zone, the unit in which the pool frees space.
     pub zone_bytes: u64,
     /// All devices of the pool in their order, missing ones too.
@@ -46,6 +48,19 @@ pub struct Stats {
     pub defragmented: DefragmentCounts,
 }
 
+/// Whether the state that was opened is the newest, as far as the devices say.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum StateAge {
+    /// Nothing speaks against it.
+    #[default]
+    Newest,
+    /// The missing devices may hold a newer state: they are enough to go on by themselves.
+    MayBeOlder,
+    /// The devices hold data of a later session than that of every root that can be read. So newer roots are
+    /// lost, and with them later changes.
+    Older,
+}
+
 /// One device of a pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -56,7 +71,7 @@ pub struct DeviceStats {
     pub uuid: String,
     /// Its path; `None` while it is missing.
     pub name: Option<String>,
-    /// Whether it works, is missing, or has failed.
+    /// Whether it works, is missing, has failed, or is kept offline.
     pub state: DeviceState,
     /// Whether it leaves the pool: it gets no new data, and its data moves to other devices.
     pub is_leaving: bool,
@@ -85,7 +100,7 @@ impl Stats {
         total
     }
 
-    /// How many devices are missing or have failed.
+    /// How many devices are missing, have failed or are offline.
     #[must_use]
     pub fn lost_devices(&self) -> usize {
         self.devices.iter().filter(|device| !device.is_present()).count()

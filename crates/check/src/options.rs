@@ -54,7 +54,7 @@ impl fmt::Debug for CheckOptions {
 pub enum CheckPhase {
     /// Roots and the commit log.
     Log,
-    /// Stripes. Progress counts stripes.
+    /// Stripes. Progress counts the bytes that are read of them, parity and headers too.
     Stripes,
     /// Tables and names. Progress counts key versions.
     Names,

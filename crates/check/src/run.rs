@@ -4,18 +4,19 @@ use std::sync::Arc;
 
 use warpfire_env::Device;
 use warpfire_format::segment::SegmentKind;
+use warpfire_units::BLOCK_BYTES;
 
 use crate::code::FindingCode;
 use crate::damage::{DamageLedger, DamagedFiles, FileNamer};
 use crate::load::{LoadedPool, check_newer_sessions, load};
-use crate::media::{CheckedSegment, SliceReader, StripeVerifier};
+use crate::media::{CheckedSegment, Media, SliceReader, StripeVerifier};
 use crate::names;
 use crate::options::{CheckError, CheckOptions, CheckPhase, CheckProgress};
 use crate::report::{CheckReport, Findings, Totals};
 use crate::tables::{CommitVersions, Merge, Value};
 
-/// Stripes or versions between two calls of the progress callback.
-const PROGRESS_EVERY: u64 = 64;
+/// Bytes of stripes between two calls of the progress callback.
+const PROGRESS_EVERY_BYTES: u64 = 16 << 20;
 
 /// Checks a pool. Devices may come in any order. Up to m of them may be missing without loss.
 ///
@@ -33,7 +34,7 @@ pub fn check(devices: &[Arc<dyn Device>], options: &CheckOptions) -> Result<Chec
     // Stripes come before names: they say which bytes of each segment are payload, and pointers must name
     // payload.
     let log_read = options.clock.monotonic_nanos();
-    let mut stripes = StripesStage::new(&loaded);
+    let mut stripes = StripesStage::new(&loaded, options);
     let mut files = DamagedFiles::new(options.max_memory_bytes);
     let mut ledger = DamageLedger::default();
     while !stripes.check(&mut loaded, options, &mut ledger, &mut totals, &findings) {
@@ -46,6 +47,7 @@ pub fn check(devices: &[Arc<dyn Device>], options: &CheckOptions) -> Result<Chec
     let mut namer = FileNamer::new(&loaded, &mut ledger, &mut files, true, &mut reader);
     let naming = has_damage.then_some(&mut namer);
     let lost = names::check_names(&loaded, options, &mut reader, naming, &mut totals, &findings)?;
+    namer.take_snapshots(&loaded, &mut reader);
     namer.take_metadata(&loaded, &lost, &mut reader);
     let damage = files.finish(&loaded, &mut reader);
     ledger.settle(&mut totals, &findings);
@@ -77,6 +79,7 @@ fn name_part(loaded: &LoadedPool, ledger: &mut DamageLedger, files: &mut Damaged
         }
         true
     });
+    namer.take_snapshots(loaded, &mut reader);
     namer.take_metadata(loaded, &[], &mut reader);
 }
 
@@ -86,14 +89,30 @@ struct StripesStage {
     verifier: StripeVerifier,
     /// Segments that are done: first those of the log, then the others.
     segments_done: usize,
-    stripes: u64,
+    bytes_done: u64,
+    bytes: u64,
+}
+
+/// Whether the blocks of a segment are read, and not only its headers.
+fn reads_blocks(segment: &CheckedSegment, options: &CheckOptions) -> bool {
+    let id = segment.descriptor.id.get();
+    options.data && options.only.as_ref().is_none_or(|only| only.contains(&id))
+}
+
+/// Bytes of so many blocks on each column that is there.
+fn bytes_of(media: &Media, segment: &CheckedSegment, blocks: u64) -> u64 {
+    let columns = segment.descriptor.columns.iter().filter(|(device, _)| media.is_present(*device));
+    (columns.count() as u64).saturating_mul(blocks).saturating_mul(BLOCK_BYTES as u64)
 }
 
 impl StripesStage {
-    fn new(loaded: &LoadedPool) -> Self {
-        let stripes = |s: &CheckedSegment| u64::from(s.stripe_count());
-        let stripes = loaded.chain.iter().chain(loaded.segments.values()).map(stripes).sum();
-        StripesStage { verifier: StripeVerifier::default(), segments_done: 0, stripes }
+    fn new(loaded: &LoadedPool, options: &CheckOptions) -> Self {
+        let bytes = |s: &CheckedSegment| {
+            let (blocks, headers) = (s.descriptor.zone_blocks_used(), u64::from(s.stripe_count()));
+            bytes_of(&loaded.media, s, if reads_blocks(s, options) { blocks } else { headers })
+        };
+        let bytes: u64 = loaded.chain.iter().chain(loaded.segments.values()).map(bytes).sum();
+        StripesStage { verifier: StripeVerifier::default(), segments_done: 0, bytes_done: 0, bytes }
     }
 
     /// Goes on until the last segment, or until the ledger has a quarter of the allowed memory. Returns
@@ -116,8 +135,7 @@ impl StripesStage {
             // Recovery reads the first segment of the log from this stripe on, and the others whole.
             let unread = if self.segments_done == 0 { loaded.state.first_stripe } else { 0 };
             self.segments_done += 1;
-            let id = segment.descriptor.id.get();
-            let data = options.data && options.only.as_ref().is_none_or(|only| only.contains(&id));
+            let data = reads_blocks(segment, options);
             let places: Vec<_> = segment.stripes().collect();
             let is_narrow = data && !is_log && segment.descriptor.parity < parity_of_new;
             for place in places {
@@ -141,12 +159,16 @@ impl StripesStage {
                     findings.append(found);
                 }
                 totals.stripes += 1;
-                if totals.stripes.is_multiple_of(PROGRESS_EVERY) {
-                    report_progress(options, CheckPhase::Stripes, totals.stripes, self.stripes);
+                let blocks = if data { 1 + u64::from(place.rows) } else { 1 };
+                let bytes_before = self.bytes_done;
+                self.bytes_done += bytes_of(&loaded.media, segment, blocks);
+                if bytes_before / PROGRESS_EVERY_BYTES < self.bytes_done / PROGRESS_EVERY_BYTES {
+                    report_progress(options, CheckPhase::Stripes, self.bytes_done, self.bytes);
                 }
             }
         }
-        report_progress(options, CheckPhase::Stripes, self.stripes, self.stripes);
+        debug_assert_eq!(self.bytes_done, self.bytes, "the bytes of a stage are those of its stripes");
+        report_progress(options, CheckPhase::Stripes, self.bytes, self.bytes);
         true
     }
 }

@@ -1,10 +1,13 @@
 //! The table of commands, options and examples. Help, manual pages and completions are generated from it.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
     cat, chmod, chown, completions, cp, device, df, du, find, fsck, help, inspect, label, ln, ls, man, mkdir,
-    mkfs, mount, mv, rm, scrub, slice, stat, status, touch, trim, truncate, tx, umount, version,
+    mkfs, mount, mv, rm, scan, scrub, slice, snapshot, stat, status, touch, trim, truncate, tx, umount,
+    version,
 };
 
 const EXAMPLES: &str = "\
@@ -13,6 +16,8 @@ Names of files inside a pool:
               commas, or the directory that holds its *.img files
   :/path      a path in the pool that the variable WARPFIRE_POOL names
   POOL:       the root of the pool
+  LABEL=name  in place of POOL: the pool of this name, wherever it is found;
+              UUID=number by its number
   PATH        a local path in a mounted pool; POOL may be mounted too, and may
               be the directory that it is mounted on
   local:PATH  a local path, even one that holds ':/'
@@ -64,6 +69,11 @@ pub struct Cli {
     #[arg(long, global = true)]
     pub utc: bool,
 
+    /// A file or directory in which to search for the pool that LABEL=name or UUID=number names; may be given
+    /// several times.
+    #[arg(long, global = true, value_name = "PATH")]
+    pub search: Vec<PathBuf>,
+
     /// Say on stderr what happens in the pool; -vv says more.
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -88,8 +98,12 @@ pub enum Command {
     Df(df::Args),
     /// Show, add and remove devices of a pool.
     Device(device::Args),
+    /// List the pools on files and block devices.
+    Scan(scan::Args),
     /// Show or change the name of a pool.
     Label(label::Args),
+    /// Keep a pool as it is now, under a name; list and delete such snapshots.
+    Snapshot(snapshot::Args),
     /// Copy files into a pool, out of it, or inside it.
     Cp(cp::Args),
     /// List directories.

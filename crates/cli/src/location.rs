@@ -2,7 +2,8 @@
 //!
 //! `POOL` is one or more devices or image files, separated by commas. A directory stands for all `*.img`
 //! files in it, or for the pool that is mounted there. An empty `POOL` (`:/path`) is the pool that the
-//! environment variable `WARPFIRE_POOL` names.
+//! environment variable `WARPFIRE_POOL` names. `LABEL=name` and `UUID=number` stand for the devices of the
+//! pool with this name or number, wherever they are (`found_pool`).
 //!
 //! The form of an argument alone decides, and not the files that exist: the first `:/` ends the pool, and
 //! `POOL:` is its root. Anything after `local:` is a local path, whatever it holds. A pool in a file of that
@@ -19,6 +20,7 @@ use warpfire::device_label;
 use warpfire_terminal::{Failure, shown};
 
 use crate::commands::mount::mounted_pool::{mountpoint_around, pool_mounted_at};
+use crate::found_pool::PoolTag;
 
 /// The environment variable that names the pool of locations beginning with `:/`.
 pub const POOL_VARIABLE: &str = "WARPFIRE_POOL";
@@ -125,9 +127,13 @@ impl PoolName {
     /// The devices and image files in order, with the images of a directory in its place.
     ///
     /// # Errors
-    /// An empty name without `WARPFIRE_POOL`; a directory that cannot be read or has no image.
+    /// An empty name without `WARPFIRE_POOL`; a directory that cannot be read or has no image; no pool or two
+    /// pools of this name.
     pub fn devices(&self) -> Result<Vec<PathBuf>, Failure> {
         let name = self.words()?;
+        if let Some(tag) = PoolTag::parse(&name) {
+            return tag.devices();
+        }
         let mut devices = Vec::new();
         for part in name.as_bytes().split(|&byte| byte == b',').filter(|part| !part.is_empty()) {
             let path = PathBuf::from(OsStr::from_bytes(part));

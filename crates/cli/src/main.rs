@@ -4,6 +4,7 @@
 
 mod args;
 mod commands;
+mod found_pool;
 mod interrupt;
 mod location;
 mod output;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     set_json(cli.json);
+    found_pool::search_in(&cli.search);
     if cli.utc {
         output::use_utc();
     }

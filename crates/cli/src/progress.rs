@@ -18,15 +18,6 @@ pub struct Progress {
     has_total: bool,
 }
 
-/// A progress line that ends in a percentage, for work that a signal may end at any moment.
-#[must_use]
-pub fn percent_line() -> ProgressBar {
-    let line = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(5));
-    line.set_style(ProgressStyle::with_template("{msg} {percent} %").expect("the template is well formed"));
-    remove_line_at_signal(&line);
-    line
-}
-
 /// Totals of a finished copy.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct CopySummary {
@@ -151,6 +142,11 @@ impl WorkLine {
         WorkLine { bar }
     }
 
+    /// Whether somebody sees the line.
+    pub fn is_shown(&self) -> bool {
+        !self.bar.is_hidden()
+    }
+
     /// Shows these words.
     pub fn message(&self, words: impl std::fmt::Display) {
         // A message costs more than the check.
@@ -158,6 +154,11 @@ impl WorkLine {
             self.bar.set_message(words.to_string());
             self.bar.tick();
         }
+    }
+
+    /// Begins another stage: the time that is left is estimated anew.
+    pub fn begin_stage(&self) {
+        self.bar.reset();
     }
 
     /// Shows how much of the work is done, and these words.

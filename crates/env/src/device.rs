@@ -1,6 +1,7 @@
 //! The interface of a device, and its errors.
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -207,6 +208,17 @@ pub trait Device: Send + Sync {
     /// Number of operations with a limit that ended with `Late` and have not taken place yet.
     fn unanswered(&self) -> usize {
         0
+    }
+
+    /// The device with another size, of whole blocks; with `None`, with the size that the file or block
+    /// device has now. Only an image file takes any size: it is cut off or extended, durably. The answer
+    /// shares the descriptor and the lock of this device, which stays usable as far as both reach.
+    ///
+    /// # Errors
+    /// `Invalid` if the device does not take the size; `NoSpace` or `Io` if the file does not.
+    fn resized(&self, _size_bytes: Option<u64>) -> Result<Arc<dyn Device>, DeviceError> {
+        let (device, reason) = (self.info().name.clone(), "its size cannot be changed".to_owned());
+        Err(DeviceError::Invalid { device, reason })
     }
 
     /// A descriptor on which the kernel can do this device's reads, writes and flushes, many at once and in

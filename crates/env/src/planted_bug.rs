@@ -60,11 +60,17 @@ pub enum PlantedBug {
     StateFreedBeforeRoot,
     /// A state log that lacks columns stays as it is.
     StateKeptWeak,
+    /// Compaction does not know of a new persistent snapshot.
+    SnapshotNotHeld,
+    /// The versions of a persistent snapshot may go before the removal of its record is durable.
+    SnapshotForgottenEarly,
+    /// An open does not look for persistent snapshots.
+    SnapshotsUnreadAtOpen,
 }
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 27] = [
+    const ALL: [(PlantedBug, &str); 30] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -92,6 +98,9 @@ impl PlantedBug {
         (PlantedBug::NarrowCountedAsWide, "narrow-counted-as-wide"),
         (PlantedBug::StateFreedBeforeRoot, "state-freed-before-root"),
         (PlantedBug::StateKeptWeak, "state-kept-weak"),
+        (PlantedBug::SnapshotNotHeld, "snapshot-not-held"),
+        (PlantedBug::SnapshotForgottenEarly, "snapshot-forgotten-early"),
+        (PlantedBug::SnapshotsUnreadAtOpen, "snapshots-unread-at-open"),
     ];
 
     fn named(name: &str) -> Option<PlantedBug> {

@@ -9,7 +9,7 @@
 //!     varint  number of tables removed, then their ids (varints)
 //!     varint  number of tables moved, then for each: id, new run id (varints)
 //!     varint  number of tables added, then for each:
-//!       varints: id | run id | entries | deletes | length in bytes | top block's length in bytes
+//!       varints: id | run id | entries | deletes | superseded | length | top block's length, in bytes
 //!       varints: lowest seq | highest seq (seq 0 not counted; both 0 if there is no other)
 //!       varint  smallest key's length, key;  varint largest key's length, key
 //!       varint  number of slices, then for each: segment, offset, length (varints): the table in order
@@ -40,6 +40,8 @@ pub struct TableDescriptor {
     pub entries: u64,
     /// Number of deletes among them.
     pub deletes: u64,
+    /// Number of versions below a newer version of their key in the table: snapshots keep them.
+    pub superseded: u64,
     /// Length of the table.
     pub len_bytes: u32,
     /// Length of the top block at the table's end.
@@ -127,7 +129,11 @@ fn put_list<T>(out: &mut Vec<u8>, items: &[T], each: impl Fn(&mut Vec<u8>, &T)) 
 
 fn put_table(out: &mut Vec<u8>, t: &TableDescriptor) {
     let lens = [u64::from(t.len_bytes), u64::from(t.top_len_bytes)];
-    for n in [t.id, t.run, t.entries, t.deletes].into_iter().chain(lens).chain([t.seq_min.0, t.seq_max.0]) {
+    for n in [t.id, t.run, t.entries, t.deletes, t.superseded]
+        .into_iter()
+        .chain(lens)
+        .chain([t.seq_min.0, t.seq_max.0])
+    {
         varint::put(out, n);
     }
     for key in [&t.smallest, &t.largest] {
@@ -202,6 +208,7 @@ fn take_table(reader: &mut Reader<'_>) -> Result<TableDescriptor, Corrupt> {
         run: take_id(reader)?,
         entries: reader.varint()?,
         deletes: reader.varint()?,
+        superseded: reader.varint()?,
         len_bytes: reader.varint32()?,
         top_len_bytes: reader.varint32()?,
         seq_min: Seq(reader.varint()?),
@@ -238,6 +245,7 @@ mod tests {
                 run: 4,
                 entries: 10,
                 deletes: 1,
+                superseded: 1,
                 len_bytes: 100,
                 top_len_bytes: 20,
                 seq_min: Seq(30),
@@ -256,7 +264,7 @@ mod tests {
             sample().encode()[4..],
             [
                 2, 3, 40, 9, 5, 2, 4, 1, 1, 2, 1, 1, 4, 1, // edit, runs, removed, moved, one added
-                8, 4, 10, 1, 100, 20, 30, 40, 1, b'a', 2, b'z', b'z', // the table
+                8, 4, 10, 1, 1, 100, 20, 30, 40, 1, b'a', 2, b'z', b'z', // the table
                 1, 6, 0x80, 0x20, 100, 1, 1, 17, // its slices and references
             ]
         );

@@ -14,7 +14,7 @@
 //!     12      2  index of this device                  0     16  device uuid
 //!     14      2  n, devices in the table              16      4  zones on the device
 //!     16     16  pool uuid                            20      1  state: 1 active, 4 offline, 5 gone
-//!     32     16  uuid of this device                  21      1  flags: bit 0 leaving
+//!     32     16  uuid of this device                  21      1  flags: bit 0 leaving, 1 kept offline
 //!     48      8  sequence, not zero                   22      2  zero
 //!     56      4  epoch, not zero                      24      4  epoch in which the device joined
 //!     60      4  zone_blocks: blocks per zone         28      4  seen: epoch, not zero
@@ -56,8 +56,9 @@ const KNOWN_FEATURES: u64 = 0;
 const INHERITED: u8 = 1;
 const NARROW: u8 = 2;
 
-/// Flag of a table entry.
+/// Flags of a table entry.
 const LEAVING: u8 = 1;
+const KEPT_OFFLINE: u8 = 2;
 
 /// Fewest blocks in a zone.
 pub const ZONE_BLOCKS_MIN: u32 = 16;
@@ -135,6 +136,9 @@ pub struct DeviceEntry {
     /// Whether the device is to leave the pool: no zone of it is taken any more, and its columns move to
     /// other devices. A device that is gone is not leaving.
     pub is_leaving: bool,
+    /// Whether the pool does not use the device, present or not, until somebody takes it online. Such a
+    /// device is offline.
+    pub is_kept_offline: bool,
     /// Epoch of the session in which the device joined the pool, not zero.
     pub joined: u32,
     /// The newest session of which the device is known to hold a root, and the newest root that this session
@@ -213,7 +217,9 @@ pub fn encode_body(devices: &[DeviceEntry], payload: &[u8]) -> Vec<u8> {
     for d in devices {
         body.extend_from_slice(&d.uuid.get().to_le_bytes());
         body.extend_from_slice(&d.zones.to_le_bytes());
-        body.extend_from_slice(&[d.state.code(), flag(d.is_leaving, LEAVING), 0, 0]);
+        debug_assert!(!d.is_kept_offline || d.state == DeviceUse::Offline, "it is not in use");
+        let flags = flag(d.is_leaving, LEAVING) | flag(d.is_kept_offline, KEPT_OFFLINE);
+        body.extend_from_slice(&[d.state.code(), flags, 0, 0]);
         body.extend_from_slice(&d.joined.to_le_bytes());
         body.extend_from_slice(&d.seen.epoch.to_le_bytes());
         body.extend_from_slice(&d.seen.session.to_le_bytes());
@@ -452,16 +458,18 @@ fn decode_entry(c: &mut Reader<'_>) -> Result<DeviceEntry, Corrupt> {
         _ => return Err(TABLE),
     };
     let flags = c.u8()?;
-    let is_leaving = flags == LEAVING;
+    let (is_leaving, is_kept_offline) = (flags & LEAVING != 0, flags & KEPT_OFFLINE != 0);
     only_zeroes(&c.array::<2>()?, TABLE)?;
     let joined = c.u32()?;
     let seen = RootPoint { epoch: c.u32()?, session: c.u64()?, sequence: c.u64()? };
     only_zeroes(&c.array::<16>()?, TABLE)?;
-    let is_known = flags == 0 || (is_leaving && state != DeviceUse::Gone);
+    let is_known = flags & !(LEAVING | KEPT_OFFLINE) == 0
+        && (!is_leaving || state != DeviceUse::Gone)
+        && (!is_kept_offline || state == DeviceUse::Offline);
     if !is_known || joined == 0 || !is_point(&seen) {
         return Err(TABLE);
     }
-    Ok(DeviceEntry { uuid, zones, state, is_leaving, joined, seen })
+    Ok(DeviceEntry { uuid, zones, state, is_leaving, is_kept_offline, joined, seen })
 }
 
 #[cfg(test)]
@@ -479,6 +487,7 @@ mod tests {
             zones: 16,
             state: if n == 3 { DeviceUse::Offline } else { DeviceUse::Active },
             is_leaving: n == 3,
+            is_kept_offline: n == 3,
             joined: 1,
             seen: point(n, 0x77, 6),
         };
@@ -522,7 +531,7 @@ mod tests {
             [1, 0, 0, 0, 2, 0, 0, 0, 0x77, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]
         );
         assert_eq!(body[112..128], [0; 16]);
-        assert_eq!(body[148..150], [4, 1], "the third device is offline, and leaves");
+        assert_eq!(body[148..150], [4, 3], "the third device is kept offline, and leaves");
         let mut block = vec![0xEE; BLOCK_BYTES];
         sample(&body).encode(&mut block);
         let golden = [
@@ -652,6 +661,7 @@ mod tests {
             (20, 6),
             (21, 2),
             (21, 3),
+            (21, 4),
             (22, 1),
             (148, 5),
             (24, 0),

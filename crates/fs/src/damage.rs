@@ -21,6 +21,8 @@ pub(crate) const MISCOUNTED_BYTES: Corrupt =
 pub(crate) const REGION_PAST_END: Corrupt = Corrupt::new(429, "a region lies past every file's end");
 pub(crate) const MALFORMED_LIST: Corrupt =
     Corrupt::new(430, "a stored access control list is not well-formed");
+pub(crate) const SNAPSHOT_RECORDS_DIFFER: Corrupt =
+    Corrupt::new(431, "the record of a snapshot has another name than the one that refers to it");
 
 /// One bit for each code that was reported since the process began. Codes are below 1024.
 static REPORTED: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];

@@ -109,6 +109,9 @@ pub enum FsError {
     /// The transaction was begun for reading only.
     #[error("the transaction is read-only")]
     ReadOnlyTransaction,
+    /// The file is in a snapshot, which does not change.
+    #[error("a snapshot is read-only")]
+    ReadOnlySnapshot,
     /// The changes of the transaction exceed the memory that a transaction may take. This call has changed
     /// nothing; the changes before it can be committed.
     #[error("the transaction changes too many files")]
@@ -146,7 +149,10 @@ impl FsError {
             FsError::ForeignSlice => Errno::XDEV,
             FsError::LeaseExpired => Errno::STALE,
             FsError::Busy => Errno::BUSY,
-            FsError::ReadOnly(_) | FsError::OpenForReading | FsError::ReadOnlyTransaction => Errno::ROFS,
+            FsError::ReadOnly(_)
+            | FsError::OpenForReading
+            | FsError::ReadOnlyTransaction
+            | FsError::ReadOnlySnapshot => Errno::ROFS,
             FsError::Ended => Errno::BADF,
             FsError::Memory(MemoryRefused::Share) => Errno::DQUOT,
             FsError::TransactionTooLarge | FsError::Memory(MemoryRefused::Total) => Errno::NOMEM,
@@ -196,6 +202,7 @@ impl From<MetaError> for FsError {
             MetaError::Corrupt { code, reason } => FsError::Damaged { code, reason },
             MetaError::Ended => FsError::Ended,
             MetaError::ReadOnlyTransaction => FsError::ReadOnlyTransaction,
+            MetaError::ReadOnlySnapshot => FsError::ReadOnlySnapshot,
             MetaError::TooLarge => FsError::TransactionTooLarge,
             MetaError::Memory(e) => e.into(),
         }

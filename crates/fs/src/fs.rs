@@ -47,6 +47,7 @@ use crate::lock_ranks::RENAME;
 use crate::node::{InodeCache, NodeLookup, NodeRef, NodeState, RecordLocation, VersionCounters};
 use crate::op::{CallGate, CallGuard, Digestible, Operation, TransactionCounters};
 use crate::scratch::Scratch;
+use crate::snapshot::SnapshotSums;
 use crate::stamp::{provisional, stamp};
 
 /// Inode number of a volume's root directory. Later numbers are larger.
@@ -99,6 +100,7 @@ pub struct Fs<E: Storage> {
     /// The account of a transaction; in the base, that of the store's own user.
     pub(crate) memory: MemoryAccount,
     pub(crate) root: NodeRef,
+    pub(crate) snapshots: Arc<SnapshotSums>,
 }
 
 impl<E: Storage> Fs<E> {
@@ -168,6 +170,7 @@ impl<E: Storage> Fs<E> {
         let sums = [sum(CounterId::Inodes)?, sum(CounterId::Bytes)?, sum(CounterId::Reserved)?];
         // Before the first write: it must not take reserved room.
         engine.add_reserved(sums[RESERVED]);
+        let snapshots = Arc::new(SnapshotSums::read(&*engine)?);
         let deferred = Arc::new(Deferred::new(volume, sums));
         // Before the first commit: the sums that commits add reach the flash only through the hook.
         let hook = Arc::clone(&deferred);
@@ -188,6 +191,7 @@ impl<E: Storage> Fs<E> {
             transactions: TransactionCounters::default(),
             memory: MemoryBudget::new(options.memory).account(None),
             root,
+            snapshots,
         };
         let orphans_removed = if options.read_only {
             0

@@ -22,6 +22,8 @@ use crate::lock_ranks::NUMBERS;
 pub(crate) enum InodeNumbers {
     Base(RankedMutex<NUMBERS, ReservedNumbers>),
     Transaction(TxInodeNumbers),
+    /// Nothing is made in a snapshot.
+    Snapshot,
 }
 
 /// The numbers that are reserved and not used: from `next` on, below `end`. `end` is the committed
@@ -74,6 +76,7 @@ impl InodeNumbers {
         let reserved = match self {
             InodeNumbers::Base(reserved) => reserved,
             InodeNumbers::Transaction(transaction) => return transaction.next(),
+            InodeNumbers::Snapshot => return Err(FsError::ReadOnlySnapshot),
         };
         let mut reserved = reserved.lock();
         if reserved.next == reserved.end {
@@ -107,7 +110,7 @@ impl InodeNumbers {
     /// transaction began has a smaller number than the first that it drew.
     pub(crate) fn has_drawn(&self, ino: u64) -> bool {
         match self {
-            InodeNumbers::Base(_) => false,
+            InodeNumbers::Base(_) | InodeNumbers::Snapshot => false,
             InodeNumbers::Transaction(transaction) => {
                 transaction.drawn.lock().numbers.first().is_some_and(|first| *first <= ino)
             }
@@ -117,7 +120,7 @@ impl InodeNumbers {
     /// The numbers that this transaction has drawn, in order; none in the base.
     pub(crate) fn drawn(&self) -> Vec<u64> {
         match self {
-            InodeNumbers::Base(_) => Vec::new(),
+            InodeNumbers::Base(_) | InodeNumbers::Snapshot => Vec::new(),
             InodeNumbers::Transaction(transaction) => transaction.drawn.lock().numbers.clone(),
         }
     }

@@ -25,6 +25,7 @@ mod path;
 mod schema;
 mod scratch;
 mod slice;
+mod snapshot;
 mod space;
 mod stamp;
 #[cfg(test)]
@@ -41,9 +42,11 @@ pub use op::{CallNumber, Savepoint, TransactionCounts};
 pub use path::{Follow, Resolved};
 pub use schema::FsSchema;
 pub use slice::{InsertSource, YankLimit, YankedSlice};
+pub use snapshot::{SnapshotFs, SnapshotInfo};
 pub use space::SpaceInfo;
 pub use tx::{
     Aspect, ChangeKind, ChangedRanges, Diff, FileVersion, Invalidation, PathChange, PendingCommit,
     RANGES_LISTED_MAX, Transaction, TxFs, XATTRS_LISTED_MAX,
 };
 pub use warpfire_format::fs::FileKind;
+pub use warpfire_units::Seq;

@@ -74,6 +74,9 @@ pub const FRAGMENTED_REGIONS_MAX: usize = 4096;
 /// Seconds after which a read renews an access time even if nothing has changed.
 pub const RELATIME_SECONDS: i64 = 24 * 60 * 60;
 
+/// Most snapshots of a pool.
+pub const SNAPSHOTS_MAX: u64 = 1 << 20;
+
 /// Most entries of one page of a scan.
 pub const PAGE_ENTRIES: usize = 1024;
 

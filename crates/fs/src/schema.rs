@@ -4,7 +4,7 @@
 use warpfire_format::Corrupt;
 use warpfire_format::fs::{self, FoldBase, FoldOutcome, PackBytes};
 use warpfire_meta::{FoldResult, OlderValue, RelocateError, Relocator, Schema, SchemaError};
-use warpfire_units::SlicePtr;
+use warpfire_units::{Seq, SlicePtr};
 
 /// The rules of `warpfire-format` for keys and values, in the form that the engine takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -72,5 +72,17 @@ impl Schema for FsSchema {
         let packs = relocator.borrow().packs();
         let pack: Option<PackBytes<'_, RelocateFailure>> = if packs { Some(&mut pack) } else { None };
         fs::relocate(key, value, is_operand, pack, &mut moved, out).map_err(|RelocateFailure(e)| e)
+    }
+
+    fn snapshot_range(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let (start, end) = fs::snapshot_range();
+        Some((start.to_vec(), end.to_vec()))
+    }
+
+    fn snapshot_seq(&self, key: &[u8]) -> Result<Option<Seq>, SchemaError> {
+        match fs::Key::decode(key).map_err(schema_error)? {
+            fs::Key::Snapshot(seq, _) => Ok(Some(seq)),
+            _ => Ok(None),
+        }
     }
 }

@@ -37,6 +37,8 @@ impl<E: Storage> Fs<E> {
         let needed_bytes = (file_bytes.max(0).cast_unsigned())
             .saturating_sub(reserved_bytes)
             .saturating_add(self.engine.table_bytes())
+            // A snapshot may need every byte that the volume had then.
+            .saturating_add(self.snapshots.bytes())
             .saturating_add(self.engine.held_bytes());
         let deleted_bytes = space.live_bytes.saturating_sub(needed_bytes);
         // Garbage that no cleaning gains is not free. Deleted bytes may lie beside it, and then it comes back

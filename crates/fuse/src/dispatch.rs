@@ -60,6 +60,7 @@ operations! {
     RELEASEDIR = 29;
     FSYNCDIR = 30;
     ACCESS = 34;
+    CREATE = 35;
     DESTROY = 38;
     IOCTL = 39;
     BATCH_FORGET = 42;
@@ -165,6 +166,12 @@ fn call<F: Filesystem>(
         }
         // The header names the directory.
         LINK => filesystem.link(request, INodeNo(body.u64()?), ino, body.name()?, ReplyEntry(reply)),
+        CREATE => {
+            let flags = OpenFlags(body.u32()?.cast_signed());
+            let (mode, umask, _open_flags) = (body.u32()?, body.u32()?, body.u32()?);
+            let made = NewNode { mode, umask, rdev: 0 };
+            filesystem.create(request, ino, body.name()?, made, flags, ReplyCreate(reply));
+        }
         TMPFILE => {
             let (_flags, mode, umask, _open_flags) = (body.u32()?, body.u32()?, body.u32()?, body.u32()?);
             filesystem.tmpfile(request, ino, NewNode { mode, umask, rdev: 0 }, ReplyCreate(reply));

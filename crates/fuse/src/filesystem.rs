@@ -115,6 +115,19 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
+    /// Makes a regular file and opens it. After `ENOSYS` the kernel makes it by `mknod` and opens it then.
+    fn create(
+        &self,
+        _request: &Request,
+        _parent: INodeNo,
+        _name: &[u8],
+        _made: NewNode,
+        _flags: OpenFlags,
+        reply: ReplyCreate,
+    ) {
+        reply.error(Errno::NOSYS);
+    }
+
     /// Opens a file. After `ENOSYS` the kernel opens files by itself, without handles.
     fn open(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         reply.error(Errno::NOSYS);

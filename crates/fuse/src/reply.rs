@@ -128,8 +128,16 @@ pub struct FopenFlags(u32);
 impl FopenFlags {
     /// None.
     pub const NONE: FopenFlags = FopenFlags(0);
+    /// Reads and writes go around the kernel's pages of the file.
+    pub const DIRECT_IO: FopenFlags = FopenFlags(1 << 0);
     /// The kernel keeps its pages of the file.
     pub const KEEP_CACHE: FopenFlags = FopenFlags(1 << 1);
+
+    /// The flags in either.
+    #[must_use]
+    pub const fn union(self, other: FopenFlags) -> FopenFlags {
+        FopenFlags(self.0 | other.0)
+    }
 }
 
 /// The space of a filesystem, as statfs(2) answers it.
@@ -225,11 +233,11 @@ impl ReplyOpen {
 }
 
 impl ReplyCreate {
-    /// Answers with a new file that is open.
-    pub fn created(self, name_ttl: Duration, attr_ttl: Duration, attr: &FileAttr, handle: FileHandle) {
+    /// Answers with a new file that is open. The kernel may cache its name and its attributes for `ttl`.
+    pub fn created(self, ttl: Duration, attr: &FileAttr, handle: FileHandle, flags: FopenFlags) {
         self.0.fields(|answer| {
-            entry(answer, attr, name_ttl, attr_ttl);
-            opened(answer, handle, FopenFlags::NONE);
+            entry(answer, attr, ttl, ttl);
+            opened(answer, handle, flags);
         });
     }
 }
@@ -359,6 +367,11 @@ impl ReplyDirectoryPlus {
         debug_assert_eq!(head.as_slice().len(), ENTRY_BYTES, "the kernel expects this length");
         let kind = (attr.mode >> 12) as u8 & 0o17;
         self.0.add(head.as_slice(), attr.ino, cookie, kind, name)
+    }
+
+    /// As [`ReplyDirectory::add`]: a name without attributes. The kernel counts no lookup.
+    pub fn add_name(&mut self, ino: INodeNo, cookie: u64, kind: u8, name: &[u8]) -> bool {
+        self.0.add(&[0; ENTRY_BYTES], ino, cookie, kind, name)
     }
 
     /// Answers with the names that were added; none means the end.

@@ -64,6 +64,8 @@ pub struct ReadRequest {
 /// A WRITE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteRequest<'a> {
+    /// The handle of the open file; 0 if the kernel has opened it by itself.
+    pub handle: FileHandle,
     /// Where to begin.
     pub offset: u64,
     /// The bytes.
@@ -153,11 +155,11 @@ impl ReadRequest {
 
 impl<'a> WriteRequest<'a> {
     pub(crate) fn decode(body: &mut Fields<'a>) -> Result<WriteRequest<'a>, Malformed> {
-        let _handle = body.u64()?;
+        let handle = FileHandle(body.u64()?);
         let (offset, size, write_flags) = (body.u64()?, body.u32()?, WriteFlags(body.u32()?));
         let _lock_owner = body.u64()?;
         let flags = OpenFlags(body.u32()?.cast_signed());
         let _padding = body.u32()?;
-        Ok(WriteRequest { offset, data: body.bytes(size)?, write_flags, flags })
+        Ok(WriteRequest { handle, offset, data: body.bytes(size)?, write_flags, flags })
     }
 }

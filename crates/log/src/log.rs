@@ -28,7 +28,7 @@ use warpfire_env::RankedMutex;
 use warpfire_env::sync::Mutex;
 use warpfire_format::segment::SegmentKind;
 use warpfire_pool::Pool;
-use warpfire_units::{DeviceIndex, SegmentId, SlicePtr};
+use warpfire_units::{DeviceIndex, SegmentId, SlicePtr, ZoneIndex};
 
 use crate::latch::{Latch, on_read};
 use crate::limits::{GROUP_BYTES_PER_COLUMN, PENDING_MAX_BYTES, upkeep_bytes};
@@ -201,9 +201,40 @@ impl Log {
         self.state_segments.load(Ordering::Relaxed)
     }
 
-    /// The devices of the log segments that the next recovery would read.
-    pub(crate) fn log_devices(&self) -> BTreeSet<DeviceIndex> {
-        self.sync_state.lock().as_ref().map(|state| state.log_writer.devices()).unwrap_or_default()
+    /// The places of the log segments that the next recovery would read.
+    pub(crate) fn log_places(&self) -> BTreeSet<(DeviceIndex, ZoneIndex)> {
+        self.sync_state.lock().as_ref().map(|state| state.log_writer.places()).unwrap_or_default()
+    }
+
+    /// The segments of both logs that the next recovery would read.
+    pub(crate) fn needed_log_segments(&self) -> Vec<SegmentId> {
+        let state = self.sync_state.lock();
+        let Some(state) = state.as_ref() else { return Vec::new() };
+        let chain = state.state_log.chain().into_iter().map(|descriptor| descriptor.id);
+        state.log_writer.needed_segments().into_iter().chain(chain).collect()
+    }
+
+    /// Goes on in a segment of the commit log with all the redundancy that the devices allow, after a device
+    /// has left or returned. The records before it stay where they are until a checkpoint.
+    ///
+    /// # Errors
+    /// As [`sync`](LogStore::sync).
+    pub fn renew_log(&self) -> Result<(), LogError> {
+        // The first group names the next segment, the second goes there. That one may have been made while
+        // the device was away; the third names its successor, and the fourth goes there.
+        for _ in 0..4 {
+            let is_outdated = |state: &SyncState| state.log_writer.is_outdated();
+            if !self.sync_state.lock().as_ref().is_some_and(is_outdated) {
+                break;
+            }
+            self.changes.fetch_add(1, Ordering::Release);
+            match self.sync() {
+                // The checkpoint that follows may free some.
+                Err(LogError::NoSpace) => break,
+                synced => synced?,
+            }
+        }
+        Ok(())
     }
 
     /// Reads the part of the slice that is in memory: its end. Returns the number of bytes before that part,
@@ -356,7 +387,8 @@ impl LogStore for Log {
     }
 
     fn damage_seen(&self) -> u64 {
-        self.pool.damage_seen() + self.weak_at_open
+        // A device that returns lacks what it missed.
+        self.pool.damage_seen() + self.weak_at_open + self.pool.returns()
     }
 
     fn mend(&self) -> Result<bool, LogError> {

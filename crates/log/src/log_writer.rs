@@ -27,7 +27,7 @@ use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::log_frame::{BARRIER_BYTES, LogFrame, RECORD_HEAD_BYTES, RecordFragment};
 use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentStream};
 use warpfire_pool::{Pool, PoolError, SegmentWriter, StripeBuf};
-use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId};
+use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
 use crate::limits::EDIT_MAX_BYTES;
 use crate::pending::RecordBuffer;
@@ -166,13 +166,28 @@ impl LogWriter {
         chain_bytes - self.skipped_bytes
     }
 
-    /// The devices of the segments from which the next recovery would read records.
-    pub(crate) fn devices(&self) -> BTreeSet<DeviceIndex> {
+    /// The places of the segments from which the next recovery would read records.
+    pub(crate) fn places(&self) -> BTreeSet<(DeviceIndex, ZoneIndex)> {
         if self.bytes() == 0 {
             return BTreeSet::new();
         }
         let chain = self.past.iter().map(|p| p.descriptor.clone()).chain([self.current.descriptor()]);
-        chain.flat_map(|descriptor| descriptor.columns).map(|(device, _)| device).collect()
+        chain.flat_map(|descriptor| descriptor.columns).collect()
+    }
+
+    /// The segments from which the next recovery would read records.
+    pub(crate) fn needed_segments(&self) -> Vec<SegmentId> {
+        if self.bytes() == 0 {
+            return Vec::new();
+        }
+        self.past.iter().map(|p| p.descriptor.id).chain([self.current.id()]).collect()
+    }
+
+    /// Whether new segments are better than the current one or a spare: groups without content are worth
+    /// their writing until the log is in such a segment.
+    pub(crate) fn is_outdated(&self) -> bool {
+        let is_outdated = self.current.is_outdated() || self.spares.iter().any(SegmentWriter::is_outdated);
+        is_outdated && !self.is_at_sealed_end()
     }
 
     /// Log segments in use, spares too.
@@ -202,7 +217,7 @@ impl LogWriter {
         // Zones must be there before the first frame is written: a group that runs out of them half-way would
         // latch the store. A stripe may end with a frame's length unused; an eighth is far more than that.
         // The rest of the current segment is not counted.
-        let leaving = self.current.is_outdated() && self.announced && !self.is_at_sealed_end();
+        let leaving = self.is_outdated() && self.announced;
         let wanted = 1 + (bytes as u64 + bytes as u64 / 8) / self.segment_bytes + u64::from(leaving);
         while (self.spares.len() as u64) < wanted {
             match allocate_log(pool, &mut next_id) {

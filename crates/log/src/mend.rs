@@ -26,12 +26,15 @@ use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::segment::SegmentKind;
-use warpfire_pool::{PoolError, Suspects};
-use warpfire_units::{DeviceIndex, SegmentId};
+use warpfire_pool::{PoolError, Suspects, Vacated};
+use warpfire_units::{DeviceIndex, SegmentId, ZoneIndex};
 
 use crate::log::Log;
 use crate::segment_table::{SegmentEntry, SegmentStage};
 use crate::store::{LogError, LogStore};
+
+/// The first zone of a device.
+const FIRST_ZONE: ZoneIndex = ZoneIndex(0);
 
 /// Segments that could not be mended, as long as the same devices take writes.
 #[derive(Debug, Default)]
@@ -90,7 +93,7 @@ pub enum Blocked {
 
 /// What `mend` must know of the pool to find a segment.
 struct Survey {
-    vacated: BTreeSet<DeviceIndex>,
+    vacated: Vacated,
     unsound: BTreeSet<SegmentId>,
     unmended: BTreeSet<SegmentId>,
     /// Devices that take a column of a segment that has none there.
@@ -128,11 +131,18 @@ impl Survey {
     }
 
     fn is_on_vacated(&self, entry: &SegmentEntry) -> bool {
-        !self.vacated.is_empty() && entry.columns().any(|(device, _)| self.vacated.contains(&device))
+        !self.vacated.is_empty()
+            && entry.places().any(|(device, zone, _)| self.vacated.contains(device, zone))
     }
 
     fn has_target(&self, entry: &SegmentEntry) -> bool {
-        self.roomy.iter().any(|roomy| entry.columns().all(|(device, _)| device != *roomy))
+        // A column stays on a device that only shrinks, if that has room.
+        let is_own = |device: DeviceIndex| {
+            let mut places = entry.places();
+            places.any(|(at, zone, _)| at == device && self.vacated.contains(device, zone))
+        };
+        let mut roomy = self.roomy.iter();
+        roomy.any(|roomy| is_own(*roomy) || entry.columns().all(|(device, _)| device != *roomy))
     }
 }
 
@@ -162,8 +172,8 @@ impl Log {
     #[must_use]
     pub fn is_log_at_risk(&self) -> bool {
         let vacated = self.vacated();
-        let is_vacated = |device: &DeviceIndex| vacated.contains(device);
-        !vacated.is_empty() && self.log_devices().iter().any(is_vacated)
+        let is_vacated = |(device, zone): &(DeviceIndex, ZoneIndex)| vacated.contains(*device, *zone);
+        !vacated.is_empty() && self.log_places().iter().any(is_vacated)
     }
 
     /// How many more devices may be lost: the least over all segments that are needed. `None` if one has lost
@@ -171,8 +181,9 @@ impl Log {
     #[must_use]
     pub fn losses_left(&self) -> Option<u8> {
         let is_away = |device: DeviceIndex| !self.pool.takes_writes(device);
-        let away = self.log_devices().into_iter().filter(|device| is_away(*device)).count();
-        let of_log = usize::from(self.pool.status().parity).checked_sub(away);
+        let of_logs = self.needed_log_segments().into_iter().map(|id| self.pool.losses_left(id));
+        let others = self.pool.writable_devices().len().saturating_sub(1);
+        let of_log = of_logs.fold(Some(others.min(self.pool.status().parity.into())), Option::min);
         let segment_table = self.segment_table.lock();
         let needed = segment_table.iter().filter(|(_, entry)| entry.live_bytes() > 0);
         let left = needed.map(|(_, entry)| {
@@ -219,22 +230,41 @@ impl Log {
         due
     }
 
+    /// Number of segments with a column on the device that lacks stripes, and the bytes of these columns.
+    #[must_use]
+    pub fn missed_by(&self, device: DeviceIndex) -> (u64, u64) {
+        let segment_table = self.segment_table.lock();
+        let lacks = |entry: &SegmentEntry| entry.columns().any(|(at, is_lost)| at == device && is_lost);
+        let missed = segment_table.with_lost().filter(|(_, entry)| entry.live_bytes() > 0 && lacks(entry));
+        let column_bytes = |entry: &SegmentEntry| entry.written_bytes / u64::from(entry.data().max(1));
+        missed.fold((0, 0), |(count, bytes), (_, entry)| (count + 1, bytes + column_bytes(entry)))
+    }
+
     /// Number of segments with a column on the device, those of the commit log and unreferenced ones
     /// included.
     #[must_use]
     pub fn segments_on(&self, device: DeviceIndex) -> u64 {
-        let of_log = u64::from(self.log_devices().contains(&device));
+        self.segments_behind(device, FIRST_ZONE)
+    }
+
+    /// Number of segments with a column in this zone of the device or behind it, those of the commit log and
+    /// unreferenced ones included.
+    #[must_use]
+    pub fn segments_behind(&self, device: DeviceIndex, first: ZoneIndex) -> u64 {
+        let of_log = self.log_places().iter().any(|(at, zone)| *at == device && *zone >= first);
+        let of_log = u64::from(of_log);
         let segment_table = self.segment_table.lock();
-        let is_on_device = |entry: &SegmentEntry| entry.columns().any(|(at, _)| at == device);
+        let is_on_device =
+            |entry: &SegmentEntry| entry.places().any(|(at, zone, _)| at == device && zone >= first);
         segment_table.iter().filter(|(_, entry)| is_on_device(entry)).count() as u64 + of_log
     }
 
     /// Devices whose columns are to move: those that leave the pool, and those that were given up and take no
     /// writes.
-    fn vacated(&self) -> BTreeSet<DeviceIndex> {
+    fn vacated(&self) -> Vacated {
         let given_up = self.given_up.lock();
         let lost = given_up.iter().copied().filter(|device| !self.pool.takes_writes(*device));
-        lost.chain(self.pool.leaving_devices()).collect()
+        self.pool.vacated_with(lost.collect())
     }
 
     fn survey(&self) -> Survey {
@@ -244,7 +274,7 @@ impl Log {
         if !vacated.is_empty() {
             missing_bytes = self.bytes_missing_to_move();
             roomy = self.pool.devices_with_room();
-            roomy.retain(|device| !vacated.contains(device));
+            roomy.retain(|device| !vacated.has_device(*device));
         }
         Survey {
             unsound: self.pool.damaged_segments().into_iter().collect(),
@@ -274,17 +304,17 @@ impl Log {
     }
 
     /// Whether a column is lost whose device takes writes and is not vacated.
-    fn has_lost_column_to_mend(&self, entry: &SegmentEntry, vacated: &BTreeSet<DeviceIndex>) -> bool {
+    fn has_lost_column_to_mend(&self, entry: &SegmentEntry, vacated: &Vacated) -> bool {
         let mut columns = entry.columns();
-        columns.any(|(device, lost)| lost && self.pool.takes_writes(device) && !vacated.contains(&device))
+        columns.any(|(device, lost)| lost && self.pool.takes_writes(device) && !vacated.has_device(device))
     }
 
     /// Columns that are lost on devices that take writes, or lie on vacated devices.
-    fn due_columns(&self, entry: &SegmentEntry, vacated: &BTreeSet<DeviceIndex>) -> usize {
-        let is_due = |(device, lost): &(DeviceIndex, bool)| {
-            vacated.contains(device) || (*lost && self.pool.takes_writes(*device))
+    fn due_columns(&self, entry: &SegmentEntry, vacated: &Vacated) -> usize {
+        let is_due = |(device, zone, lost): &(DeviceIndex, ZoneIndex, bool)| {
+            vacated.contains(*device, *zone) || (*lost && self.pool.takes_writes(*device))
         };
-        entry.columns().filter(is_due).count()
+        entry.places().filter(is_due).count()
     }
 
     /// How many columns the segment may still lose.
@@ -339,7 +369,7 @@ impl Log {
         let Some((segment, left)) = self.most_urgent(&survey) else { return Ok(false) };
         let suspects =
             if survey.unsound.contains(&segment) { Suspects::Unverified } else { Suspects::Recorded };
-        let nothing_moves = BTreeSet::new();
+        let nothing_moves = Vacated::default();
         let vacated = if survey.missing_bytes == 0 { &survey.vacated } else { &nothing_moves };
         let mut resilvered =
             self.pool.resilver(segment, suspects, vacated).map_err(|e| self.latch.on_write(e))?;

@@ -42,7 +42,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use warpfire_format::log_frame::{GREW_RUNS_MAX, LogFrame};
 use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentState, SegmentStream, StripeRun};
 use warpfire_pool::{ColumnMove, OldZones, ResilveredSegment};
-use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId};
+use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
 use crate::limits::{COLUMN_EDIT_BYTES, EDIT_MAX_BYTES, VICTIM_LIVE_MAX_PERCENT};
 use crate::pins::{Pins, Retired};
@@ -108,10 +108,16 @@ impl SegmentEntry {
 
     /// The devices of its columns as of now, each with whether the column is lost.
     pub(crate) fn columns(&self) -> impl Iterator<Item = (DeviceIndex, bool)> + '_ {
+        self.places().map(|(device, _, is_lost)| (device, is_lost))
+    }
+
+    /// The devices and zones of its columns as of now, each with whether the column is lost.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (DeviceIndex, ZoneIndex, bool)> + '_ {
         let is_lost = |column| self.lost.iter().any(|lost| lost.column == column);
-        (0u16..).zip(&self.logged.columns).map(move |(column, (device, _))| {
+        (0u16..).zip(&self.logged.columns).map(move |(column, place)| {
             let moved = self.unlogged_moves.iter().rev().find(|moved| moved.column == column);
-            (moved.map_or(*device, |moved| moved.to.0), is_lost(column))
+            let (device, zone) = moved.map_or(*place, |moved| moved.to);
+            (device, zone, is_lost(column))
         })
     }
 

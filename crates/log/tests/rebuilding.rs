@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use rig::{Client, Shape, assert_append_only, at_each_cut, open, shape};
 use warpfire_log::{Blocked, DueWork, LogError, LogStore, Stream};
 use warpfire_sim_env::{Cut, Fault, OpClass, Recording, SimRandom, SimWorld, mix};
-use warpfire_units::DeviceIndex;
+use warpfire_units::{DeviceIndex, ZoneIndex};
 
 /// Steps of a session, before and after the device is lost.
 const STEPS: u64 = 30;
@@ -417,4 +417,66 @@ fn a_pool_that_misses_more_than_parity_covers_opens_only_if_no_segment_needs_the
         }
         assert!(refused > 0, "{context}: no segment needs one of the devices");
     }
+}
+
+/// A device shrinks while the pool is in use: the columns behind its new end move, to the rest of the device
+/// too. At each moment as many devices may be lost as parity covers.
+fn shrink_a_device(shape: Shape, seed: u64) {
+    let shrinking = usize::try_from(seed).expect("small") % shape.devices;
+    let context = format!("{shape:?}, device {shrinking} shrinks, seed {seed}");
+    let mut world = shape.world(seed);
+    let random = SimRandom::new(mix(seed));
+    let mut client = lived(shape, &world, &random, &context);
+    // The log takes the zones of a device in turn, so that some lie behind the new end.
+    while client.log.segments_behind(index_of(shrinking), NEW_END) == 0 {
+        client.add(Stream::Large, 60 << 10, 0).unwrap_or_else(|e| panic!("{context}: {e}"));
+        client.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+    }
+    // Half of the entries go, so that zones before it are free.
+    (0..client.entries.len() / 2).for_each(|_| client.drop_entry(0).expect("an entry is there"));
+    for _ in 0..2 {
+        client.sync().and_then(|()| client.checkpoint(0)).unwrap_or_else(|e| panic!("{context}: {e}"));
+    }
+    let device = index_of(shrinking);
+    let pool = client.log.pool().clone();
+    world.record();
+    pool.set_end(device, Some(NEW_END.0)).unwrap_or_else(|e| panic!("{context}: {e}"));
+    let mended = rebuild(&mut client, &context);
+    client.log.renew_log().unwrap_or_else(|e| panic!("{context}: {e}"));
+    for _ in 0..3 {
+        client.checkpoint(0).unwrap_or_else(|e| panic!("{context}: {e}"));
+    }
+    assert_eq!(client.log.segments_behind(device, NEW_END), 0, "{context}");
+    pool.shrink_device(device, NEW_END.0).unwrap_or_else(|e| panic!("{context}: {e}"));
+    let recording = world.take_recording().expect("it was begun");
+    live(&mut client, &random, &context);
+    client.sync().and_then(|()| client.checkpoint(0)).unwrap_or_else(|e| panic!("{context}: {e}"));
+    assert_append_only(&world, &context);
+    client.check(&context);
+    assert_eq!(client.log.segments_behind(device, NEW_END), 0, "{context}: no zone is taken there");
+    assert!(mended > 0, "{context}: nothing was moved");
+    at_each_cut(&recording, &random, &context, |world, context| {
+        let lost = (0..shape.devices).skip(usize::from(random.one_in(2)));
+        lose(&world, &lost.take(usize::from(shape.parity)).collect::<Vec<_>>());
+        let opened = open(&world).unwrap_or_else(|e| panic!("{context}: {e}"));
+        Client::recovered(opened, &client.history, 0, context);
+    });
+}
+
+/// Half of the zones of a device.
+const NEW_END: ZoneIndex = ZoneIndex(20);
+
+fn index_of(device: usize) -> DeviceIndex {
+    DeviceIndex(u16::try_from(device).expect("few devices"))
+}
+
+#[test]
+fn a_device_that_shrinks_is_emptied_and_devices_may_be_lost_at_any_moment() {
+    for seed in 0..2 {
+        shrink_a_device(SPARE[1], seed);
+        shrink_a_device(SPARE[3], seed);
+        // Its columns have no other device to go to.
+        shrink_a_device(shape(2, 1, 3), seed);
+    }
+    shrink_a_device(SPARE[0], 2);
 }

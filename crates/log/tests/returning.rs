@@ -9,6 +9,7 @@ mod rig;
 use rig::{Client, SHAPES, Shape, assert_append_only, at_each_cut, open};
 use warpfire_log::LogStore;
 use warpfire_sim_env::{Fault, OpClass, SimRandom, SimWorld, mix};
+use warpfire_units::DeviceIndex;
 
 /// Steps of a session, before and after the device leaves.
 const STEPS: u64 = 12;
@@ -219,4 +220,81 @@ fn the_power_fails_at_each_moment_of_mending() {
 #[test]
 fn a_zoned_device_returns_and_another_one_may_be_lost() {
     every_device_leaves(SHAPES[4], 2);
+}
+
+/// Which ways of leaving end in a session that goes on.
+const IN_SESSION: [Option<Leave>; 5] =
+    [None, Some(Leave::Write(0)), Some(Leave::Write(5)), Some(Leave::Flush), Some(Leave::Vanish(2))];
+
+/// A device leaves, by a fault or because it is taken offline, and is taken back while the pool is open.
+fn leave_and_come_online(shape: Shape, away: usize, leave: Option<Leave>, seed: u64) {
+    let context = format!("{shape:?}, device {away}, {leave:?}, seed {seed}");
+    let mut world = shape.world(seed);
+    let device = world.devices().swap_remove(away);
+    let random = SimRandom::new(mix(seed));
+    let mut client = Client::new(shape.create(&world).expect("blank devices take a log"));
+    live(&mut client, &random, &context);
+    client.sync().expect("nothing fails yet");
+    let index = DeviceIndex(u16::try_from(away).expect("few devices"));
+    match leave {
+        None => client.log.pool().take_offline(index).unwrap_or_else(|e| panic!("{context}: {e}")),
+        Some(leave) => world.sims()[away].inject(fault(leave)),
+    }
+    live(&mut client, &random, &context);
+    let has_left = !client.log.pool().takes_writes(index);
+    world.sims()[away].heal();
+    let acked = client.acked;
+    world.record();
+    if has_left {
+        // With whatever is buffered, queued or not flushed.
+        client.log.pool().take_online(device).unwrap_or_else(|e| panic!("{context}: {e}"));
+    }
+    live(&mut client, &random, &context);
+    client.log.renew_log().unwrap_or_else(|e| panic!("{context}: {e}"));
+    client.regain_redundancy().unwrap_or_else(|e| panic!("{context}: {e}"));
+    client.checkpoint(0).unwrap_or_else(|e| panic!("{context}: {e}"));
+    assert_eq!(client.log.weak_segments(), 0, "{context}");
+    assert_eq!(client.log.losses_left(), Some(shape.parity), "{context}");
+    client.check(&context);
+    let recording = world.take_recording().expect("it was begun");
+    assert_append_only(&world, &context);
+    let history = client.history.clone();
+    drop(client);
+
+    for lost in sets_without(shape.devices, away, usize::from(shape.parity)) {
+        let world = world.fork();
+        lost.iter().for_each(|device| world.sims()[*device].inject(Fault::Vanish { after: 0 }));
+        let context = format!("{context}, then without {lost:?}");
+        let opened = open(&world).unwrap_or_else(|e| panic!("{context}: {e}"));
+        Client::recovered(opened, &history, history.len(), &context);
+    }
+    at_each_cut(&recording, &random, &context, |world, context| {
+        let opened = open(&world).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let mut client = Client::recovered(opened, &history, acked, context);
+        // The crash may have come before the root that takes it back.
+        if !client.log.pool().takes_writes(index) {
+            let device = world.devices().swap_remove(away);
+            client.log.pool().take_online(device).unwrap_or_else(|e| panic!("{context}: {e}"));
+            client.log.renew_log().unwrap_or_else(|e| panic!("{context}: {e}"));
+        }
+        client.regain_redundancy().unwrap_or_else(|e| panic!("{context}: {e}"));
+        assert_append_only(&world, context);
+        let (history, acked) = (client.history, client.acked);
+        drop(client.log);
+        let lost = sets_without(shape.devices, away, usize::from(shape.parity)).swap_remove(0);
+        lost.iter().for_each(|device| world.sims()[*device].inject(Fault::Vanish { after: 0 }));
+        let context = format!("{context}, then without {lost:?}");
+        let opened = open(&world).unwrap_or_else(|e| panic!("{context}: {e}"));
+        Client::recovered(opened, &history, acked, &context);
+    });
+}
+
+#[test]
+fn a_device_comes_online_in_use_and_another_one_may_be_lost_at_any_moment() {
+    for seed in 0..2 {
+        for (shape, away) in [(SHAPES[1], 0), (SHAPES[1], 1), (SHAPES[2], 1), (SHAPES[4], 2)] {
+            IN_SESSION.iter().for_each(|leave| leave_and_come_online(shape, away, *leave, seed));
+        }
+    }
+    IN_SESSION.iter().for_each(|leave| leave_and_come_online(SHAPES[3], 4, *leave, 3));
 }

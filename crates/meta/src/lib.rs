@@ -20,6 +20,7 @@ mod read_set;
 mod reserved;
 mod schema;
 mod snapshot;
+mod snapshot_view;
 mod store;
 mod table;
 mod table_set;
@@ -40,8 +41,10 @@ pub use read_set::ReadSet;
 pub use reserved::room_of_reserved;
 pub use schema::{FoldResult, OlderValue, PlainSchema, RelocateError, Relocator, Schema, SchemaError};
 pub use snapshot::EngineSnapshot;
+pub use snapshot_view::SnapshotView;
 pub use store::{
-    CommitError, Direction, KeyRange, MetaError, ScanEntry, ScanPage, Storage, Store, SyncPointHook,
+    CommitError, Direction, KeyRange, MetaError, ScanEntry, ScanPage, SnapshotStore, Storage, Store,
+    SyncPointHook,
 };
 pub use table::CacheMemory;
 pub use tx::{TxChanges, TxMark, TxStore};

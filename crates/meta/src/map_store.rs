@@ -24,7 +24,9 @@ use crate::read_set::ReadSet;
 use crate::reserved::ReservedBytes;
 use crate::schema::{FoldResult, OlderValue, Schema};
 use crate::snapshot::{EngineSnapshot, SnapshotRegistry};
-use crate::store::{CommitError, Direction, KeyRange, MetaError, ScanPage, Store, SyncPointHook};
+use crate::store::{
+    CommitError, Direction, KeyRange, MetaError, ScanPage, SnapshotStore, Store, SyncPointHook,
+};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum MapChange {
@@ -377,6 +379,29 @@ impl<S: Schema> SliceHolder for MapStore<S> {
                 slice.held_bytes = held.expect("a released hold was held");
             }
         }
+    }
+}
+
+impl<S: Schema> SnapshotStore for MapStore<S> {
+    fn commit_snapshot(&self, build: &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError> {
+        let mut state = self.state.lock();
+        self.admit(&state, 0, Admit::User)?;
+        self.sync_point(&mut state);
+        let (seq, mut batch) = (state.newest, Batch::new());
+        build(seq, &mut batch);
+        self.registry.keep(seq);
+        Self::apply(&mut state, &batch);
+        Ok(seq)
+    }
+
+    fn drop_snapshot(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {
+        self.commit(batch, None, Admit::Reserve)?;
+        self.registry.forget(seq);
+        Ok(())
+    }
+
+    fn snapshot_at(&self, seq: Seq) -> Option<EngineSnapshot> {
+        self.registry.acquire_persistent(seq)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use warpfire_log::LogError;
 use warpfire_slices::Slices;
-use warpfire_units::SlicePtr;
+use warpfire_units::{Seq, SlicePtr};
 
 /// The older state that operands fold onto.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +81,16 @@ pub trait Schema: Send + Sync + 'static {
         relocator: &mut dyn Relocator,
         out: &mut Vec<u8>,
     ) -> Result<bool, RelocateError>;
+
+    /// The range of keys of persistent snapshots: first key, first key past them. `None`: there are none.
+    fn snapshot_range(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        None
+    }
+
+    /// The seq that the record of this key keeps readable; `None` for a key outside of `snapshot_range`.
+    fn snapshot_seq(&self, _key: &[u8]) -> Result<Option<Seq>, SchemaError> {
+        Ok(None)
+    }
 }
 
 /// The reason why a value could not be relocated.

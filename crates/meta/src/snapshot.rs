@@ -1,16 +1,25 @@
-//! Snapshots: the seqs that live readers hold.
+//! Snapshots: the seqs that stay readable, because a live reader or a persistent snapshot holds them.
+//!
+//! # Terms
+//! A *persistent snapshot* is a seq that a record in the map names (`Schema::snapshot_seq`). It stays
+//! readable until the record is removed, also in later openings.
 //!
 //! # Invariants
 //! 1. The registry counts the live snapshots of each seq (assert in `drop`).
 //! 2. A version that a snapshot can see is not dropped: each rewrite job lists the seqs with `visible_to`
 //!    first.
+//! 3. A persistent snapshot is registered before its record is visible, and while no commit is in progress
+//!    (`commit/persistent.rs`). An open registers those of the map before its first job
+//!    (`engine/recovery.rs`).
+//! 4. It is forgotten only once the removal of its record is durable. A crash that takes the removal back
+//!    finds every version of the snapshot (`tests::snapshots`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
-use warpfire_env::sync::Mutex;
+use warpfire_env::sync::{Mutex, MutexGuard};
 use warpfire_units::Seq;
 
 /// A seq that stays readable while the snapshot lives.
@@ -29,13 +38,13 @@ impl EngineSnapshot {
 
 impl Drop for EngineSnapshot {
     fn drop(&mut self) {
-        let mut counts = self.registry.counts.lock();
-        let count = counts.get_mut(&self.seq).expect("a live snapshot is registered");
+        let mut held = self.registry.held.lock();
+        let count = held.live.get_mut(&self.seq).expect("a live snapshot is registered");
         assert!(*count > 0, "a registered seq has a live snapshot");
         *count -= 1;
         if *count == 0 {
-            counts.remove(&self.seq);
-            self.registry.released.fetch_add(1, Ordering::Relaxed);
+            held.live.remove(&self.seq);
+            self.registry.note_release(&held, self.seq);
         }
     }
 }
@@ -46,40 +55,78 @@ impl fmt::Debug for EngineSnapshot {
     }
 }
 
-/// Every seq that a live snapshot holds.
+/// Every seq that a snapshot holds.
 #[derive(Default)]
 pub(crate) struct SnapshotRegistry {
-    counts: Mutex<BTreeMap<Seq, usize>>,
-    /// Number of times that the last snapshot of a seq was dropped.
+    held: Mutex<HeldSeqs>,
+    /// Number of times that a seq lost its last snapshot.
     released: AtomicU64,
+}
+
+#[derive(Default)]
+struct HeldSeqs {
+    /// Number of live snapshots of each seq.
+    live: BTreeMap<Seq, usize>,
+    /// The seqs of the persistent snapshots.
+    persistent: BTreeSet<Seq>,
 }
 
 impl SnapshotRegistry {
     /// Registers a snapshot of the seq that `newest` returns. The call runs under the registry's lock, so a
     /// list of `visible_to` misses no snapshot of an older seq.
     pub(crate) fn acquire(self: &Arc<Self>, newest: impl FnOnce() -> Seq) -> EngineSnapshot {
-        let mut counts = self.counts.lock();
+        let mut held = self.held.lock();
         let seq = newest();
-        *counts.entry(seq).or_insert(0) += 1;
-        drop(counts);
+        self.add_live(&mut held, seq)
+    }
+
+    /// A live snapshot of a persistent snapshot's seq; `None` if no persistent snapshot has it.
+    pub(crate) fn acquire_persistent(self: &Arc<Self>, seq: Seq) -> Option<EngineSnapshot> {
+        let mut held = self.held.lock();
+        held.persistent.contains(&seq).then(|| self.add_live(&mut held, seq))
+    }
+
+    fn add_live(self: &Arc<Self>, held: &mut HeldSeqs, seq: Seq) -> EngineSnapshot {
+        *held.live.entry(seq).or_insert(0) += 1;
         EngineSnapshot { seq, registry: Arc::clone(self) }
     }
 
-    /// Number of times that the last snapshot of a seq was dropped since the engine was opened.
+    /// Registers a persistent snapshot. Its versions must all be there still: the seq is the newest one, or
+    /// one that every job since it was made has known.
+    pub(crate) fn keep(&self, seq: Seq) {
+        self.held.lock().persistent.insert(seq);
+    }
+
+    /// Takes back a registration: the removal of the snapshot's record is durable.
+    pub(crate) fn forget(&self, seq: Seq) {
+        let mut held = self.held.lock();
+        if held.persistent.remove(&seq) {
+            self.note_release(&held, seq);
+        }
+    }
+
+    /// Counts the release of a seq that no snapshot holds any more.
+    fn note_release(&self, held: &MutexGuard<'_, HeldSeqs>, seq: Seq) {
+        if !held.live.contains_key(&seq) && !held.persistent.contains(&seq) {
+            self.released.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Number of times that a seq lost its last snapshot since the engine was opened.
     pub(crate) fn released(&self) -> u64 {
         self.released.load(Ordering::Relaxed)
     }
 
-    /// The seqs that must stay readable, rising: those of live snapshots, and the newest (which `newest`
-    /// returns).
+    /// The seqs that must stay readable, rising: those of snapshots, and the newest (which `newest` returns).
     pub(crate) fn visible_to(&self, newest: impl FnOnce() -> Seq) -> Vec<Seq> {
-        let counts = self.counts.lock();
+        let held = self.held.lock();
         let newest = newest();
-        let mut seqs: Vec<Seq> = counts.keys().copied().collect();
-        if seqs.last() != Some(&newest) {
-            seqs.push(newest);
-        }
-        debug_assert!(seqs.is_sorted_by(|a, b| a < b), "no snapshot is newer than the newest commit");
+        let mut seqs: Vec<Seq> = held.live.keys().chain(&held.persistent).copied().collect();
+        drop(held);
+        seqs.push(newest);
+        seqs.sort_unstable();
+        seqs.dedup();
+        debug_assert_eq!(seqs.last(), Some(&newest), "no snapshot is newer than the newest commit");
         seqs
     }
 }
@@ -100,5 +147,18 @@ mod tests {
         drop(b);
         assert_eq!(registry.visible_to(|| Seq(9)), [Seq(7), Seq(9)]);
         assert_eq!(c.seq(), Seq(7));
+    }
+    #[test]
+    fn a_persistent_snapshot_is_held_until_it_is_forgotten() {
+        let registry = Arc::new(SnapshotRegistry::default());
+        registry.keep(Seq(3));
+        assert!(registry.acquire_persistent(Seq(4)).is_none());
+        let live = registry.acquire_persistent(Seq(3)).unwrap();
+        registry.forget(Seq(3));
+        assert_eq!(registry.released(), 0, "a reader still holds it");
+        assert!(registry.acquire_persistent(Seq(3)).is_none(), "no new reader finds it");
+        assert_eq!(registry.visible_to(|| Seq(9)), [Seq(3), Seq(9)]);
+        drop(live);
+        assert_eq!((registry.released(), registry.visible_to(|| Seq(9))), (1, vec![Seq(9)]));
     }
 }

@@ -37,6 +37,9 @@ pub enum MetaError {
     /// The call changes something, and the transaction is read-only.
     #[error("the transaction is read-only")]
     ReadOnlyTransaction,
+    /// The call changes something, and the store shows a snapshot.
+    #[error("a snapshot is read-only")]
+    ReadOnlySnapshot,
     /// The changes of the transaction exceed their bound in memory. The changes before this call can be
     /// committed.
     #[error("the transaction changes too much")]
@@ -250,6 +253,23 @@ pub trait Store: Send + Sync + 'static {
 
     /// Finishes background work, makes everything durable and stops. Further calls fail.
     fn close(&self) -> Result<(), MetaError>;
+}
+
+/// A store with persistent snapshots: versions that stay readable until they are dropped, also in later
+/// openings. The records that name them are ordinary values of the map, which the schema knows
+/// (`Schema::snapshot_range`). They change by these calls only.
+pub trait SnapshotStore: Store {
+    /// Makes a persistent snapshot of the newest version. While no commit is in progress, runs the hook of
+    /// sync points, calls `build` with the version's seq, and commits the batch that it fills. The batch has
+    /// the record that names the seq. The snapshot is durable after the next sync, as every commit is.
+    fn commit_snapshot(&self, build: &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError>;
+
+    /// Drops a persistent snapshot: commits `batch`, which removes its record, and makes that durable. Then
+    /// its versions may go. After an error the snapshot is still held until the store is opened again.
+    fn drop_snapshot(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError>;
+
+    /// The version of a persistent snapshot; `None` if there is none with this seq.
+    fn snapshot_at(&self, seq: Seq) -> Option<Self::Snapshot>;
 }
 
 /// A metadata store together with the slices that its values name. A filesystem needs both.

@@ -9,7 +9,7 @@
 
 use warpfire_format::Corrupt;
 use warpfire_log::{LogError, Slices};
-use warpfire_units::{SegmentId, SlicePtr};
+use warpfire_units::{SegmentId, Seq, SlicePtr};
 
 use crate::memory::{MemoryAccount, MemoryBudget, MemoryLimits};
 use crate::schema::{FoldResult, OlderValue, RelocateError, Relocator, Schema, SchemaError};
@@ -167,6 +167,23 @@ impl Schema for ListSchema {
         }
         Ok(changed)
     }
+
+    fn snapshot_range(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        Some((SNAPSHOT_PREFIX.to_vec(), [SNAPSHOT_PREFIX, &[0xff; 9]].concat()))
+    }
+
+    fn snapshot_seq(&self, key: &[u8]) -> Result<Option<Seq>, SchemaError> {
+        let number = key.strip_prefix(SNAPSHOT_PREFIX).and_then(|rest| rest.try_into().ok());
+        Ok(number.map(|number| Seq(u64::from_be_bytes(number))))
+    }
+}
+
+/// The prefix of the keys of persistent snapshots; behind it is the seq.
+const SNAPSHOT_PREFIX: &[u8] = b"snapshot ";
+
+/// The key of a persistent snapshot.
+pub(crate) fn snapshot_key(seq: Seq) -> Vec<u8> {
+    [SNAPSHOT_PREFIX, &seq.0.to_be_bytes()].concat()
 }
 
 /// A value with its pointers followed, so that packed and unpacked forms compare equal.

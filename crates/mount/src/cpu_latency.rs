@@ -23,6 +23,9 @@
 //! 4. Only while there is a hold, a serving thread polls up to 50 µs for its next request. After a miss it
 //!    skips polling for 12 answers
 //!    (`tests::the_next_request_is_polled_for_only_while_processors_are_held_and_it_comes`).
+//! 5. A serving thread stops polling as soon as another thread takes a request of the mount or of a view:
+//!    several programs are at work, and they need the processor more. It skips polling for 120 answers then
+//!    (`tests::polling_ends_when_another_thread_serves`).
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -54,6 +57,10 @@ const POLL_NANOS: u64 = 50_000;
 /// Answers without polling after a miss. A program that works between its calls thus costs 50 µs for a dozen
 /// calls.
 const SKIPS_AFTER_MISS: u32 = 12;
+
+/// Answers without polling after another thread has served while this one polled: several programs are at
+/// work, and will be for a while.
+const SKIPS_WHILE_OTHERS_SERVE: u32 = 120;
 
 /// Largest machine that a hold is used on: all its processors poll.
 const PROCESSORS_MAX: usize = 8;
@@ -104,23 +111,25 @@ impl RequestCounter {
 
     /// After an answer: polls for the next request of this connection, if there is a hold.
     pub(crate) fn poll_next_request(&self, connection: BorrowedFd<'_>) {
-        let holds = self.0.as_ref().is_some_and(|shared| shared.holds.load(Ordering::Relaxed));
-        if !holds {
+        let Some(shared) = self.0.as_ref().filter(|shared| shared.holds.load(Ordering::Relaxed)) else {
             return;
-        }
+        };
         let poll_skips = POLL_SKIPS.get();
         if poll_skips > 0 {
             POLL_SKIPS.set(poll_skips - 1);
             return;
         }
         let until = SystemClock.monotonic_nanos() + POLL_NANOS;
+        let counted = shared.requests.load(Ordering::Relaxed);
         // A connection that has ended is readable too, and ends the loop.
         while poll(&mut [PollFd::from_borrowed_fd(connection, PollFlags::IN)], Some(&Timespec::default()))
             == Ok(0)
         {
+            if shared.requests.load(Ordering::Relaxed) != counted {
+                return POLL_SKIPS.set(SKIPS_WHILE_OTHERS_SERVE);
+            }
             if SystemClock.monotonic_nanos() >= until {
-                POLL_SKIPS.set(SKIPS_AFTER_MISS);
-                return;
+                return POLL_SKIPS.set(SKIPS_AFTER_MISS);
             }
         }
     }
@@ -279,6 +288,30 @@ mod tests {
         assert_eq!(POLL_SKIPS.get(), 0);
         requests.poll_next_request(receiver.as_fd());
         assert_eq!(POLL_SKIPS.get(), 0, "a request is there");
+    }
+
+    #[test]
+    fn polling_ends_when_another_thread_serves() {
+        let shared = Arc::new(LatencyState { holds: AtomicBool::new(true), ..LatencyState::default() });
+        let requests = RequestCounter(Some(Arc::clone(&shared)));
+        let (_sender, receiver) = std::os::unix::net::UnixStream::pair().unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    requests.count();
+                }
+            });
+            let skips_of_a_poll = |_| {
+                POLL_SKIPS.set(0);
+                requests.poll_next_request(receiver.as_fd());
+                POLL_SKIPS.get()
+            };
+            // Many: the other thread may not have a processor at the moment.
+            let ended = (0..1000).map(skips_of_a_poll).any(|skips| skips == SKIPS_WHILE_OTHERS_SERVE);
+            stop.store(true, Ordering::Relaxed);
+            assert!(ended, "no poll has ended before its time");
+        });
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Programs retry and kernels read ahead: the same failure of the same file is logged once and then counted.
 
 use std::fs;
+use std::ops::Range;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
@@ -15,6 +16,9 @@ const LISTED_MAX: usize = 64;
 
 /// Failures that are remembered as logged. Later new ones are counted together and not logged one by one.
 const LOGGED_MAX: usize = 4096;
+
+/// Ranges of lost bytes that are kept of one failure.
+const LOST_MAX: usize = 8;
 
 /// A failure of requests, with the first request that met it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,6 +41,8 @@ pub struct FailedRequest {
     pub program: String,
     /// The error in words.
     pub error: String,
+    /// Bytes of the file that cannot be read, as far as reads have met them: the first eight ranges.
+    pub lost: Vec<Range<u64>>,
 }
 
 /// The failures of the requests of one mount and its views.
@@ -58,6 +64,10 @@ pub(crate) struct Failed<'a> {
     pub(crate) offset: Option<u64>,
     pub(crate) process: u32,
     pub(crate) error: String,
+    /// The bytes that a read asked for.
+    pub(crate) wanted: Option<Range<u64>>,
+    /// Finds the bytes among them that cannot be read. It reads the devices.
+    pub(crate) lost_in: &'a dyn Fn(&Range<u64>) -> Vec<Range<u64>>,
     /// The path for an inode number.
     pub(crate) path_of: &'a dyn Fn(u64) -> String,
 }
@@ -67,10 +77,19 @@ impl FailedRequests {
     pub(crate) fn report(&self, failed: Failed<'_>) {
         let at = SystemClock.now();
         let is_same = |listed: &FailedRequest| listed.ino == failed.ino && listed.error == failed.error;
+        // Not under the lock: the search reads the devices.
+        let is_known = |wanted: &Range<u64>| {
+            let failures = self.0.lock();
+            failures.listed.iter().find(|listed| is_same(listed)).is_some_and(|one| one.knows(wanted))
+        };
+        let unknown = failed.wanted.as_ref().filter(|wanted| !is_known(wanted));
+        let mut lost = unknown.map(failed.lost_in).unwrap_or_default();
+        lost.truncate(LOST_MAX);
         let mut failures = self.0.lock();
         if let Some(index) = failures.listed.iter().position(is_same) {
             let mut again = failures.listed.remove(index);
             (again.at, again.count) = (at, again.count + 1);
+            again.lost = joined(std::mem::take(&mut again.lost), lost);
             failures.listed.push(again);
             return;
         }
@@ -79,7 +98,18 @@ impl FailedRequests {
         let Failed { operation, ino, offset, process, error, .. } = failed;
         if failures.logged.len() < LOGGED_MAX {
             if failures.logged.insert((ino, error.clone())) {
-                tracing::error!(path, ino, offset, operation, process, program, error, "a request failed");
+                let bytes = (!lost.is_empty()).then(|| shown_ranges(&lost));
+                tracing::error!(
+                    path,
+                    ino,
+                    offset,
+                    bytes,
+                    operation,
+                    process,
+                    program,
+                    error,
+                    "a request failed"
+                );
             }
         } else if !failures.is_full {
             failures.is_full = true;
@@ -98,6 +128,7 @@ impl FailedRequests {
             process,
             program,
             error,
+            lost,
         });
     }
 
@@ -106,6 +137,35 @@ impl FailedRequests {
     pub fn listed(&self) -> Vec<FailedRequest> {
         self.0.lock().listed.clone()
     }
+}
+
+impl FailedRequest {
+    /// Whether a search of these bytes would find nothing new, or nothing that is kept.
+    fn knows(&self, wanted: &Range<u64>) -> bool {
+        let overlaps = |lost: &Range<u64>| lost.start < wanted.end && wanted.start < lost.end;
+        self.lost.len() >= LOST_MAX || self.lost.iter().any(overlaps)
+    }
+}
+
+/// The first ranges of both lists, rising; ranges that touch become one.
+fn joined(mut all: Vec<Range<u64>>, more: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    all.extend(more);
+    all.sort_unstable_by_key(|range| (range.start, range.end));
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for range in all {
+        match joined.last_mut().filter(|last| last.end >= range.start) {
+            Some(last) => last.end = last.end.max(range.end),
+            None => joined.push(range),
+        }
+    }
+    joined.truncate(LOST_MAX);
+    joined
+}
+
+/// `4096..8192, 12288..16384`
+fn shown_ranges(ranges: &[Range<u64>]) -> String {
+    let shown: Vec<String> = ranges.iter().map(|range| format!("{}..{}", range.start, range.end)).collect();
+    shown.join(", ")
 }
 
 /// The name of the program of a process; empty if it has ended or is not visible.
@@ -127,6 +187,8 @@ mod tests {
             offset: Some(4096),
             process: std::process::id(),
             error,
+            wanted: Some(4096..12288),
+            lost_in: &|wanted| [0, 4096].map(|skip| wanted.start + skip..wanted.start + skip + 1).to_vec(),
             path_of: &path_of,
         });
     }
@@ -141,7 +203,40 @@ mod tests {
         let seen: Vec<_> = listed.iter().map(|one| (one.ino, one.error.as_str(), one.count)).collect();
         assert_eq!(seen, [(8, "a", 1), (7, "b", 1), (7, "a", 3)]);
         assert_eq!((listed[0].path.as_str(), listed[0].offset), ("/file 8", Some(4096)));
+        assert_eq!(listed[0].lost, [4096..4097, 8192..8193]);
         assert!(!listed[0].program.is_empty(), "it is this process");
+    }
+
+    #[test]
+    fn lost_bytes_are_sought_once_and_eight_ranges_are_kept() {
+        let failures = FailedRequests::default();
+        let searches = std::cell::Cell::new(0);
+        let read = |wanted: Range<u64>| {
+            failures.report(Failed {
+                operation: "read",
+                ino: 7,
+                offset: Some(wanted.start),
+                process: 0,
+                error: "damaged".to_owned(),
+                wanted: Some(wanted),
+                lost_in: &|wanted| {
+                    searches.set(searches.get() + 1);
+                    [1, 3].map(|skip| wanted.start + skip..wanted.start + skip + 1).to_vec()
+                },
+                path_of: &|_| String::new(),
+            });
+        };
+        for at in [100, 100, 102, 50] {
+            read(at..at + 10);
+        }
+        assert_eq!(
+            (searches.get(), &failures.listed()[0].lost[..]),
+            (2, &[51..52, 53..54, 101..102, 103..104][..])
+        );
+        (0..20).for_each(|n| read(1000 + n * 10..1005 + n * 10));
+        assert_eq!((searches.get(), failures.listed()[0].lost.len()), (4, LOST_MAX));
+        assert_eq!(joined(vec![0..4, 8..9], vec![4..6, 1..2]), [0..6, 8..9]);
+        assert_eq!(shown_ranges(&[1..2, 3..4]), "1..2, 3..4");
     }
 
     #[test]

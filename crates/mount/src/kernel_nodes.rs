@@ -25,8 +25,11 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use parking_lot::Mutex;
 
-/// Number of locks. Inode numbers are spread over them.
+/// Number of locks of the main mount, a power of two. Inode numbers are spread over them.
 const SHARDS: usize = 64;
+
+/// Number of locks of a transaction in a view, a power of two. Making them is a part of each BEGIN.
+const VIEW_SHARDS: usize = 4;
 
 /// Inode numbers in one request to forget some.
 const PRUNED_AT_ONCE: usize = 1024;
@@ -49,7 +52,7 @@ struct KnownNode<N> {
 
 /// Nodes by inode number, with their lookup counts.
 pub(crate) struct KernelNodes<N> {
-    shards: [Mutex<NodeShard<N>>; SHARDS],
+    shards: Box<[Mutex<NodeShard<N>>]>,
     /// Number of inodes in all shards.
     count: AtomicUsize,
     /// Number of inodes beyond which the kernel is asked to forget some.
@@ -89,20 +92,37 @@ impl<N> NodeShard<N> {
 impl<N: Clone> KernelNodes<N> {
     /// The nodes of a new mount: the root.
     pub(crate) fn new(root_ino: u64, root: N, max: usize) -> KernelNodes<N> {
-        let nodes = KernelNodes::empty(max);
+        let nodes = KernelNodes::with_shards(SHARDS, max);
         nodes.count_lookup(root_ino, &root);
         nodes
     }
 
     /// The nodes of a transaction in a view: the kernel looks its root up like any other directory.
     pub(crate) fn empty(max: usize) -> KernelNodes<N> {
+        KernelNodes::with_shards(VIEW_SHARDS, max)
+    }
+
+    fn with_shards(count: usize, max: usize) -> KernelNodes<N> {
+        assert!(count.is_power_of_two(), "`shard` masks the inode number");
         KernelNodes {
-            shards: std::array::from_fn(|_| Mutex::default()),
+            shards: (0..count).map(|_| Mutex::default()).collect(),
             count: AtomicUsize::new(0),
             max,
             added: AtomicUsize::new(0),
             next_prune: AtomicUsize::new(0),
         }
+    }
+
+    /// All nodes with their inode numbers, if there are at most `max`; otherwise none.
+    pub(crate) fn list_few(&self, max: usize) -> Vec<(u64, N)> {
+        if self.len() > max {
+            return Vec::new();
+        }
+        let mut listed = Vec::new();
+        for shard in &*self.shards {
+            listed.extend(shard.lock().known.iter().map(|(ino, known)| (*ino, known.node.clone())));
+        }
+        listed
     }
 
     /// Whether the kernel has forgotten all of them.
@@ -206,15 +226,15 @@ impl<N: Clone> KernelNodes<N> {
     }
 
     fn offered(&self) -> Vec<u64> {
-        let wanted = self.len().saturating_sub(self.max / 8 * 7).div_ceil(SHARDS);
-        let mut offered = Vec::with_capacity(wanted * SHARDS);
+        let wanted = self.len().saturating_sub(self.max / 8 * 7).div_ceil(self.shards.len());
+        let mut offered = Vec::with_capacity(wanted * self.shards.len());
         self.shards.iter().for_each(|shard| shard.lock().offer(wanted, &mut offered));
         offered
     }
 
     /// Forgets everything, as the kernel does when a mount ends.
     pub(crate) fn clear(&self) {
-        for shard in &self.shards {
+        for shard in &*self.shards {
             // Dropped without the lock: the drop of a node locks the filesystem's inode cache.
             let nodes = std::mem::take(&mut *shard.lock());
             self.count.fetch_sub(nodes.known.len(), Ordering::AcqRel);
@@ -223,7 +243,7 @@ impl<N: Clone> KernelNodes<N> {
     }
 
     fn shard(&self, ino: u64) -> &Mutex<NodeShard<N>> {
-        &self.shards[(ino % SHARDS as u64) as usize]
+        &self.shards[ino as usize & (self.shards.len() - 1)]
     }
 }
 
@@ -260,7 +280,7 @@ mod tests {
     #[test]
     fn the_inodes_that_nobody_asks_for_are_offered_first() {
         let inodes = 1..=SHARDS as u64 * 16;
-        let nodes = KernelNodes::empty(SHARDS * 16);
+        let nodes = KernelNodes::with_shards(SHARDS, SHARDS * 16);
         inodes.clone().for_each(|ino| nodes.count_lookup(ino, &()));
         let named = |ino: u64| (ino / SHARDS as u64).is_multiple_of(2);
         inodes.clone().filter(|ino| named(*ino)).for_each(|ino| nodes.get(ino).unwrap());
@@ -283,6 +303,18 @@ mod tests {
         let longest = nodes.shards.iter().map(|shard| shard.lock().order.len()).max().unwrap();
         assert!(longest <= 17, "{longest}");
         assert!(nodes.is_empty() && nodes.offered().is_empty());
+    }
+
+    #[test]
+    fn few_nodes_are_listed_and_many_are_not() {
+        let nodes = KernelNodes::empty(10);
+        assert!(nodes.list_few(2).is_empty());
+        [1 << 62, 5].iter().for_each(|ino| nodes.count_lookup(*ino, &()));
+        let mut listed = nodes.list_few(2);
+        listed.sort_unstable();
+        assert_eq!(listed, [(5, ()), (1 << 62, ())]);
+        nodes.count_lookup(6, &());
+        assert!(nodes.list_few(2).is_empty());
     }
 
     #[test]

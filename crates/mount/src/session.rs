@@ -27,7 +27,7 @@ use signal_hook::iterator::{Handle, Signals};
 use warpfire_env::IntervalTask;
 use warpfire_fs::{Fs, FsError, NodeRef};
 use warpfire_fuse::{Filesystem, Notifier};
-use warpfire_meta::Storage;
+use warpfire_meta::{SnapshotStore, Storage};
 
 use crate::attach::attach;
 use crate::blocking_threads::{BlockingThreads, READ_THREADS, SYNC_THREADS};
@@ -38,7 +38,7 @@ use crate::invalidation_gate::InvalidationGate;
 use crate::kernel_nodes::KernelNodes;
 use crate::mountpoint::{Mounted, Mountpoint, system_error};
 use crate::options::{MountOptions, PermissionChecks, THREADS_MAX};
-use crate::server::{KernelConnection, Server, ServerContext};
+use crate::server::{KernelConnection, MainServer, ServerContext};
 use crate::views::{MainMount, MountKind, TransactionControl, Views};
 
 /// Signals that end a mount. The last may have another use.
@@ -75,7 +75,7 @@ pub struct Session {
 ///
 /// # Errors
 /// See [`MountError`]. Then nothing is mounted, and `fs` stays open.
-pub fn mount<E: Storage>(
+pub fn mount<E: Storage + SnapshotStore>(
     fs: Arc<Fs<E>>,
     mountpoint: &Path,
     options: &MountOptions,
@@ -115,6 +115,7 @@ pub fn mount<E: Storage>(
     let context = ServerContext {
         connection: KernelConnection::default(),
         root_number: fs.root().ino(),
+        number_base: 0,
         nodes,
         gate,
         changes,
@@ -127,7 +128,7 @@ pub fn mount<E: Storage>(
     };
     let connection = context.connection.clone();
     let known = Arc::clone(&context.nodes);
-    let server = Server::new(Arc::clone(&fs), checks, context);
+    let server = MainServer::new(Arc::clone(&fs), checks, options.inodes_max, context);
     // Last, because nothing so far needs to be undone: from here on a failure leaves a mount in the tree.
     let (device, mounted) = attach(at, options)?;
     let mounted = Arc::new(mounted);

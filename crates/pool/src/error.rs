@@ -89,6 +89,48 @@ pub enum MembershipError {
         /// The device's name.
         device: String,
     },
+    /// Segments need the device: without it they would have lost more columns than parity covers.
+    #[error("{device} is needed: {segments} segments would lose more than parity covers without it")]
+    Needed {
+        /// The device.
+        device: DeviceIndex,
+        /// Number of such segments.
+        segments: usize,
+    },
+    /// Too few devices take writes without it.
+    #[error("{device} is needed: {others} other devices take writes")]
+    LastDevices {
+        /// The device.
+        device: DeviceIndex,
+        /// Number of the others.
+        others: usize,
+    },
+    /// The device takes no writes.
+    #[error("{0} is not online")]
+    Away(DeviceIndex),
+    /// The device takes writes now.
+    #[error("{0} is online already")]
+    Online(DeviceIndex),
+    /// The device has a label of this pool, and is not one of its devices: it was removed, or its addition
+    /// was not completed.
+    #[error("{device} has left the pool")]
+    NotMember {
+        /// The device's name.
+        device: String,
+    },
+    /// The device holds an older state than it had when it left. It is a copy from before, or has lost writes
+    /// that it had flushed.
+    #[error("{device} holds an older state than when it left the pool: it may be an old copy")]
+    OldCopy {
+        /// The device's name.
+        device: String,
+    },
+    /// The device has not answered an operation that the pool stopped waiting for. It may still take place.
+    #[error("{device} still owes an answer from before")]
+    OwesAnswer {
+        /// The device's name.
+        device: String,
+    },
     /// The device has no room for a pool's fewest zones.
     #[error("{device} has {size_bytes} bytes; it needs at least {least_bytes}")]
     TooSmall {

@@ -25,7 +25,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use warpfire_env::{RankedMutex, RankedRwLock};
 use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind};
@@ -60,7 +60,14 @@ pub(crate) struct Inner {
     pub data: u16,
     pub parity: u8,
     pub zone_blocks: u32,
-    pub epoch: u32,
+    /// Changes only before the first root of the session (`look_for_newer_session`).
+    pub epoch: AtomicU32,
+    /// The latest epoch of a root that was found at the opening.
+    pub epoch_of_roots: u32,
+    /// Whether the devices that were missing at the opening may hold a newer state.
+    pub may_be_older: bool,
+    /// The later session that devices prove, or 0.
+    pub newer_session: AtomicU32,
     pub devices: Devices,
     pub zones: RankedMutex<ZONES, Zones>,
     /// Held while a zone is trimmed.
@@ -152,7 +159,7 @@ impl Pool {
     /// session that reads has no epoch of its own, and this is the epoch of that root.
     #[must_use]
     pub fn epoch(&self) -> u32 {
-        self.inner.epoch
+        self.inner.epoch.load(Relaxed)
     }
 
     /// Whether the pool is open for reading: then every call that would write returns `OpenForReading`.
@@ -254,7 +261,8 @@ impl Pool {
         for (device, zone) in &d.columns {
             zones.use_zone(*device, *zone);
         }
-        segments.insert(d.id, Arc::new(PoolSegment::new(d, stripes)));
+        let moment = inner.devices.moment();
+        segments.insert(d.id, Arc::new(PoolSegment::new(d, stripes, moment)));
         Ok(())
     }
 
@@ -286,7 +294,7 @@ impl Pool {
         if retired == 0 || !(inner.retired_asked.fetch_add(1, Relaxed) + 1).is_power_of_two() {
             return false;
         }
-        let mut freed = 0;
+        let (mut freed, moment) = (0, inner.devices.moment());
         for device in inner.devices.all_writable() {
             // Ends: each round takes a zone from the list and puts at most one back, with which it ends.
             while let Some(zone) = {
@@ -297,7 +305,7 @@ impl Pool {
                     inner.zones.lock().retire_zone(device, zone);
                     break;
                 }
-                inner.zones.lock().free_zone(device, zone, true);
+                inner.free_reset_zone(device, zone, moment);
                 freed += 1;
             }
         }
@@ -346,7 +354,9 @@ impl Pool {
     pub fn check_covered(&self) -> Result<(), DeviceSetError> {
         let inner = &self.inner;
         let members = inner.devices.members().into_iter();
-        let is_missing = |index: &DeviceIndex| inner.devices.state(*index) == DeviceState::Missing;
+        let is_missing = |index: &DeviceIndex| {
+            matches!(inner.devices.state(*index), DeviceState::Missing | DeviceState::Offline)
+        };
         let missing: Vec<(DeviceIndex, Uuid)> = members
             .filter(|(index, _)| is_missing(index))
             .map(|(index, member)| (index, member.uuid))
@@ -361,11 +371,24 @@ impl Pool {
         Err(DeviceSetError::Missing { missing, parity: inner.parity })
     }
 
-    /// Devices that leave the pool, in index order.
+    /// How many more devices a segment may lose: its parity columns, without the columns that lack stripes or
+    /// are on devices that take no writes. `None` if it has lost more than parity covers, or does not exist.
     #[must_use]
-    pub fn leaving_devices(&self) -> Vec<DeviceIndex> {
-        let members = self.inner.devices.members().into_iter();
-        members.filter(|(_, member)| member.is_leaving).map(|(index, _)| index).collect()
+    pub fn losses_left(&self, id: SegmentId) -> Option<usize> {
+        let segment = self.inner.segment(id).ok()?;
+        usize::from(segment.parity).checked_sub(self.inner.columns_away(&segment))
+    }
+
+    /// How often a device was taken back since the pool was opened.
+    #[must_use]
+    pub fn returns(&self) -> u64 {
+        self.inner.devices.moment()
+    }
+
+    /// Whether a column in this zone is to move: its device leaves the pool, or is to end before the zone.
+    #[must_use]
+    pub fn vacates(&self, device: DeviceIndex, zone: ZoneIndex) -> bool {
+        self.inner.devices.vacates(device, zone)
     }
 
     /// Devices that take writes, in index order.
@@ -493,21 +516,40 @@ impl Inner {
         self.segments.read().get(&id).cloned().ok_or(PoolError::UnknownSegment(id))
     }
 
-    /// Records that the columns of a segment on devices that take no more writes may lack stripes from
-    /// `first_stripe` on.
+    /// Frees a zone that was reset after this moment.
+    pub(crate) fn free_reset_zone(&self, device: DeviceIndex, zone: ZoneIndex, moment: u64) {
+        let mut zones = self.zones.lock();
+        // A device that was away since may have lost the reset.
+        let is_clean = self.devices.writes_since(device, moment);
+        zones.free_zone(device, zone, is_clean);
+    }
+
+    /// Records that the columns of a segment on devices that take no more writes, or have missed some, may
+    /// lack stripes from `first_stripe` on.
     pub(crate) fn note_lost(&self, segment: &PoolSegment, first_stripe: u32) {
         let mut lost = segment.lost.lock();
         for (column, (device, _)) in (0u16..).zip(&segment.columns) {
             let missing = LostColumn { column, first_stripe };
-            if !self.devices.writable(*device) && missing.note_in(&mut lost) {
+            if !self.devices.writes_since(*device, segment.moment) && missing.note_in(&mut lost) {
                 self.lost.lock().push((segment.id, missing));
             }
         }
     }
 
-    /// Number of columns of a segment on devices that take no more writes.
+    /// Number of columns of a segment that gets stripes which take none: their devices take no more writes,
+    /// or have missed some.
     pub(crate) fn lost_columns(&self, segment: &PoolSegment) -> usize {
-        segment.columns.iter().filter(|(device, _)| !self.devices.writable(*device)).count()
+        let takes_stripes = |device: &DeviceIndex| self.devices.writes_since(*device, segment.moment);
+        segment.columns.iter().filter(|(device, _)| !takes_stripes(device)).count()
+    }
+
+    /// Number of columns of a segment that lack stripes or are on devices that take no writes.
+    pub(crate) fn columns_away(&self, segment: &PoolSegment) -> usize {
+        let lost = segment.lost.lock();
+        let is_away = |(column, (device, _)): &(u16, &(DeviceIndex, ZoneIndex))| {
+            !self.devices.writable(*device) || lost.iter().any(|lost| lost.column == *column)
+        };
+        (0u16..).zip(&segment.columns).filter(is_away).count()
     }
 
     /// Lists a segment as damaged, and reports it the first time. A segment that was freed while it was read

@@ -1,10 +1,11 @@
 //! Reads a whole filesystem into a picture: every name, attribute and byte.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{FileKind, Fs, FsError, NodeRef, Seek};
-use warpfire_meta::Storage;
+use warpfire_meta::{SnapshotStore, Storage};
 
 use crate::model::{FileContent, Name, Path, Picture, PictureEntry};
 
@@ -26,6 +27,19 @@ const READ_BYTES: usize = 256 << 10;
 pub fn observe<E: Storage>(fs: &Fs<E>) -> Result<Picture, (Path, FsError)> {
     let (picture, failures) = walk(fs, true);
     failures.into_iter().next().map_or(Ok(picture), Err)
+}
+
+/// As `observe`, with the pictures of all snapshots.
+///
+/// # Errors
+/// As `observe`. A failure in a snapshot has the path in it.
+pub fn observe_all<E: Storage + SnapshotStore>(fs: &Fs<E>) -> Result<Picture, (Path, FsError)> {
+    let mut picture = observe(fs)?;
+    for snapshot in fs.snapshots().map_err(|e| (Path::new(), e))? {
+        let then = fs.open_snapshot(&snapshot.name).map_err(|e| (Path::new(), e))?;
+        picture.snapshots.insert(snapshot.name, Arc::new(observe(&*then)?));
+    }
+    Ok(picture)
 }
 
 /// The picture of the readable part of a filesystem, and the failures. Paths below a failure are in neither.

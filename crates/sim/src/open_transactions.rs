@@ -127,6 +127,8 @@ impl ModelTransaction {
         let digest = |model: &Model| {
             let mut picture = model.picture();
             picture.clear_times_of_directories();
+            // Snapshots are no part of a transaction.
+            picture.snapshots.clear();
             picture.digest()
         };
         self.begin == Begin::Reads || digest(&self.begun_model) == digest(&self.model)

@@ -8,7 +8,7 @@ use warpfire_sim_env::{Cut, Fault, SimDevice, SimRandom, SimWorld, mix};
 use warpfire_units::BLOCK_BYTES;
 
 use crate::model::{Model, Picture, show_path};
-use crate::observe::observe_readable;
+use crate::observe::{observe_all, observe_readable};
 use crate::op::{Menu, Op, OpSource};
 use crate::session::{Session, Violation, is_fault};
 use crate::stack::{Shape, SimFs, StackError};
@@ -198,16 +198,23 @@ fn be_honest(
 /// Compares the readable part of a filesystem with the model. With `may_fail`, an unreadable part is no
 /// violation.
 fn compare(fs: &SimFs, model: &Model, may_fail: bool) -> Result<(), Violation> {
-    let (found, failures) = observe_readable(fs);
+    let (mut found, failures) = observe_readable(fs);
+    let mut wanted: Picture = model.picture();
+    if may_fail {
+        // Beyond parity the records of snapshots may be unreadable.
+        wanted.snapshots.clear();
+    } else {
+        let all = observe_all(fs);
+        let unreadable = |(path, e)| Violation(format!("{} cannot be read: {e}", show_path(&path)));
+        found.snapshots = all.map_err(unreadable)?.snapshots;
+    }
     for (path, e) in &failures {
         if !may_fail || !is_fault(e) {
             return Err(Violation(format!("{} cannot be read: {e}", show_path(path))));
         }
     }
-    let mut wanted: Picture = model.picture();
     // Paths below a failure are not visible. One of them may be the first name of a file with several.
     wanted.entries.retain(|path, _| !failures.iter().any(|(failed, _)| path.starts_with(failed)));
-    let mut found = found;
     found.entries.retain(|path, _| !failures.iter().any(|(failed, _)| path.starts_with(failed)));
     if may_fail {
         for picture in [&mut wanted, &mut found] {

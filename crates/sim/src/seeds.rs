@@ -103,7 +103,8 @@ fn with_context(violation: Violation, session: &Session) -> Violation {
 fn drain(session: &mut Session) -> Result<(), Violation> {
     let open: Vec<_> = session.open_transactions().open().map(|tx| Op::End(tx, End::Abort)).collect();
     let kept: Vec<_> = session.open_transactions().slots().keys().map(|slot| Op::DropValue(*slot)).collect();
-    for op in open.iter().chain(&kept) {
+    let snapshots: Vec<_> = session.history.model().snapshots().cloned().map(Op::DropSnapshot).collect();
+    for op in open.iter().chain(&kept).chain(&snapshots) {
         session.step(op)?;
     }
     for (path, kind) in session.history.model().paths().into_iter().skip(1).rev() {

@@ -4,10 +4,9 @@ use std::fmt;
 use std::path::Path;
 
 use warpfire_env::{AlignedBuf, Device, FileDevice};
-use warpfire_format::root::unsupported;
+use warpfire_format::root::{RootHeader, unsupported};
 use warpfire_units::BLOCK_BYTES;
 
-use super::device_label::find_root;
 use crate::Result;
 
 /// The content of a device before it becomes part of a pool.
@@ -94,6 +93,23 @@ pub(super) fn content(device: &dyn Device) -> Result<DeviceContent> {
     let known =
         SIGNATURES.iter().find(|(_, at, bytes)| front.get(*at..).is_some_and(|rest| rest.starts_with(bytes)));
     Ok(known.map_or(DeviceContent::Unknown, |(name, _, _)| DeviceContent::Known(name)))
+}
+
+/// The sizes that zone 1 may begin at. A pool writes its roots at the front of zones 0 and 1.
+const ZONE_BYTES_RANGE: (u64, u64) = (64 << 10, 256 << 20);
+
+/// Looks for a root at the front of a device and wherever its zone 1 can begin. `read` fills a block, or
+/// returns `false` beyond the end of the device.
+fn find_root(mut read: impl FnMut(u64, &mut [u8]) -> Result<bool>) -> Result<Option<RootHeader>> {
+    let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+    let mut at = 0;
+    while at <= ZONE_BYTES_RANGE.1 && read(at, &mut block)? {
+        if let Ok(root) = RootHeader::decode(&block) {
+            return Ok(Some(root));
+        }
+        at = if at == 0 { ZONE_BYTES_RANGE.0 } else { at * 2 };
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

@@ -10,10 +10,12 @@ use warpfire_env::{Device, FileDevice};
 mod device_content;
 mod device_label;
 mod prefill;
+mod scan;
 
 pub use device_content::{DeviceContent, device_content};
 pub use device_label::{DeviceLabel, device_label};
 pub use prefill::prefilled;
+pub use scan::{FoundDevice, FoundPool, Opens, Scan, block_devices, scan};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -126,7 +128,7 @@ pub fn check_named_once(paths: &[PathBuf]) -> Result<()> {
 }
 
 /// What a path leads to.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum DeviceIdentity {
     /// Filesystem and inode number.
     File(u64, u64),

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::size_of;
 
 use warpfire_format::fs::{Dentry, Inode, InodeContent, Key, REGION_BYTES, extents, region_key};
-use warpfire_format::fs::{KeyKind, VolumeId};
+use warpfire_format::fs::{KeyKind, VolumeId, pointers, snapshot_range};
+use warpfire_format::table::VersionKind;
 use warpfire_units::SegmentId;
 
 use super::ledger::{DamageLedger, Loss};
@@ -171,6 +172,49 @@ impl<'a> FileNamer<'a> {
         });
         self.lost_regions = merge.lost().cloned().collect();
         self.survivors = std::mem::take(&mut merge.survivors);
+    }
+
+    /// Finds the damage of bytes that only snapshots show: older versions of files.
+    pub(crate) fn take_snapshots(&mut self, loaded: &LoadedPool, reader: &mut SliceReader<'_>) {
+        if self.ledger.is_empty() {
+            return;
+        }
+        let quiet = Findings::default();
+        let mut snapshots = Vec::new();
+        let (from, end) = snapshot_range();
+        let commits = CommitVersions::new(&loaded.commits, loaded.manifest.flushed, &quiet);
+        let mut merge = Merge::new(&loaded.manifest, commits, &from, false, reader, &quiet);
+        merge.for_each(reader, &quiet, |key, _| {
+            if let Ok(Key::Snapshot(seq, _)) = Key::decode(key) {
+                snapshots.push(seq);
+            }
+            key < &end[..]
+        });
+        if snapshots.is_empty() {
+            return;
+        }
+        let commits = CommitVersions::new(&loaded.commits, loaded.manifest.flushed, &quiet);
+        let mut merge = Merge::new(&loaded.manifest, commits, &[], false, reader, &quiet);
+        let mut bytes = [0u64; 2];
+        merge.for_each_held(&snapshots, reader, &quiet, |version| {
+            let is_operand = version.kind == VersionKind::Merge;
+            if version.kind == VersionKind::Delete {
+                return;
+            }
+            // Values that do not decode are findings of the check of names.
+            let _ = pointers(version.key, version.value, is_operand, &mut |slice| {
+                self.ledger.hits(self.segments, slice, &mut |from, to, loss| {
+                    if let Some(sum) = bytes.get_mut(usize::from(loss == Loss::Redundancy)) {
+                        *sum += to - from;
+                    }
+                });
+            });
+        });
+        for (bytes, is_lost) in bytes.into_iter().zip([true, false]).filter(|(bytes, _)| *bytes > 0) {
+            let place = format!("snapshots, {bytes} bytes");
+            let holds = "older versions of files, which snapshots show".to_owned();
+            self.found.metadata.push(MetadataDamage { place, is_lost, holds });
+        }
     }
 
     /// Takes the next key of the whole map, in order.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warpfire_env::Device;
 use warpfire_format::fs::{
     Dentry, Extent, ExtentSource, FilesystemRecord, HealthRecord, Inode, InodeContent, InodeEdit, InodeTime,
-    Key, PoolRecordId, VolumeRecord, decode_counter, decode_region,
+    Key, PoolRecordId, SnapshotName, SnapshotRecord, VolumeRecord, decode_counter, decode_region,
 };
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_format::table::{Partition, VersionKind};
@@ -33,6 +33,7 @@ fn summary(t: &TableDescriptor) -> Vec<(&'static str, DumpValue)> {
         ("run", t.run.into()),
         ("versions", t.entries.into()),
         ("deletes", t.deletes.into()),
+        ("superseded", t.superseded.into()),
         ("bytes", t.len_bytes.into()),
         ("first_commit", t.seq_min.0.into()),
         ("last_commit", t.seq_max.0.into()),
@@ -202,6 +203,18 @@ fn describe(key: &[u8], value: &[u8], is_operand: bool) -> DumpValue {
                     ("last_scrub_seconds", scrubbed.into()),
                     ("damaged_files", (health.damaged_files.len() as u64 + health.more_damaged_files).into()),
                 ])
+            }
+            Key::Snapshot(..) => {
+                let snapshot = SnapshotRecord::decode(value)?;
+                DumpValue::Fields(vec![
+                    ("name", snapshot.name.escape_ascii().to_string().into()),
+                    ("made_seconds", snapshot.made.seconds.into()),
+                    ("inodes", snapshot.inodes.into()),
+                    ("bytes", snapshot.bytes.into()),
+                ])
+            }
+            Key::SnapshotName(..) => {
+                DumpValue::Fields(vec![("seq", SnapshotName::decode(value)?.seq.0.into())])
             }
             Key::Pool(_) => {
                 let volume = VolumeRecord::decode(value)?;

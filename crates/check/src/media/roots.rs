@@ -311,7 +311,8 @@ fn place_devices(
         }
         let holds = newest_of(records).is_some_and(|r| age(&r.header) == age(newest));
         holders += usize::from(holds);
-        if !holds {
+        // A device that is kept offline gets no roots.
+        if !holds && !entry.is_kept_offline {
             without.push(name.clone());
         }
         match by_index.get_mut(index) {

@@ -1,8 +1,11 @@
 //! One pass over the map: hands each key to the check of its volume.
 
 use warpfire_format::fs::{
-    FilesystemRecord, HealthRecord, Key, PoolRecordId, VolumeId, VolumeRecord, decode_counter,
+    FilesystemRecord, HealthRecord, Key, PoolRecordId, SnapshotName, SnapshotRecord, VolumeId, VolumeRecord,
+    decode_counter,
 };
+use warpfire_format::key_hash;
+use warpfire_units::Seq;
 
 pub(super) use super::facts::InoRange;
 use super::volume::{PassContext, VolumeCheck};
@@ -21,6 +24,31 @@ pub(super) enum PassOutcome {
     TooMuch { past: u64 },
 }
 
+/// The records of snapshots against the records of their names: a sum to which each record adds, and from
+/// which each name takes the same away. So it takes no memory, however many snapshots there are.
+#[derive(Default)]
+struct SnapshotSum(u64);
+
+impl SnapshotSum {
+    fn number(seq: Seq, of: VolumeId, name: &[u8]) -> u64 {
+        let mut bytes = Key::Snapshot(seq, of).encode();
+        bytes.extend_from_slice(name);
+        key_hash(&bytes)
+    }
+
+    fn add(&mut self, seq: Seq, of: VolumeId, name: &[u8]) {
+        self.0 = self.0.wrapping_add(Self::number(seq, of, name));
+    }
+
+    fn subtract(&mut self, seq: Seq, of: VolumeId, name: &[u8]) {
+        self.0 = self.0.wrapping_sub(Self::number(seq, of, name));
+    }
+
+    fn is_even(&self) -> bool {
+        self.0 == 0
+    }
+}
+
 /// A pass over the map.
 pub(super) struct NamesPass<'a> {
     window: InoRange,
@@ -31,6 +59,7 @@ pub(super) struct NamesPass<'a> {
     keys: u64,
     too_much: bool,
     has_holes: bool,
+    snapshots: SnapshotSum,
     /// Findings that hold only if the whole map was readable.
     doubtful: Findings,
 }
@@ -52,6 +81,7 @@ impl<'a> NamesPass<'a> {
             keys: 0,
             too_much: false,
             has_holes: false,
+            snapshots: SnapshotSum::default(),
             doubtful: Findings::default(),
         }
     }
@@ -92,6 +122,8 @@ impl<'a> NamesPass<'a> {
         let volume_id = match key {
             Key::Pool(PoolRecordId::Filesystem) => return self.take_filesystem_record(value),
             Key::Pool(PoolRecordId::Health) => return self.take_health_record(value),
+            Key::Snapshot(seq, of) => return self.take_snapshot(seq, of, value),
+            Key::SnapshotName(of, name) => return self.take_snapshot_name(of, name, value),
             Key::Pool(PoolRecordId::Volume(v))
             | Key::Counter(v, _)
             | Key::Inode(v, _)
@@ -120,6 +152,26 @@ impl<'a> NamesPass<'a> {
             Key::Dentry(_, dir, name) => volume.take_name(dir, name, value, context),
             Key::Xattr(_, ino, name) => volume.take_attribute(ino, name, value, context),
             Key::Region(_, ino, index) => volume.take_region(ino, index, value, context),
+            Key::Snapshot(..) | Key::SnapshotName(..) => unreachable!("they are taken above"),
+        }
+    }
+
+    fn take_snapshot(&mut self, seq: Seq, of: VolumeId, value: &[u8]) {
+        match SnapshotRecord::decode(value) {
+            Ok(record) => self.snapshots.add(seq, of, record.name),
+            Err(e) => {
+                self.context.findings.error(FindingCode::PoolRecords, format_args!("snapshot {}", seq.0), e)
+            }
+        }
+    }
+
+    fn take_snapshot_name(&mut self, of: VolumeId, name: &[u8], value: &[u8]) {
+        match SnapshotName::decode(value) {
+            Ok(record) => self.snapshots.subtract(record.seq, of, name),
+            Err(e) => {
+                let place = format_args!("snapshot {}", name.escape_ascii());
+                self.context.findings.error(FindingCode::PoolRecords, place, e);
+            }
         }
     }
 
@@ -166,6 +218,10 @@ impl<'a> NamesPass<'a> {
         self.leave();
         if self.context.is_first && self.keys > 0 && !self.filesystem_record_seen {
             self.doubtful.error(FindingCode::PoolRecords, "pool", "has names and no filesystem record");
+        }
+        if self.context.is_first && !self.snapshots.is_even() {
+            let message = "the records of snapshots and the names that refer to them differ";
+            self.doubtful.error(FindingCode::PoolRecords, "snapshots", message);
         }
         if !(holes || self.has_holes) {
             self.context.findings.append(self.doubtful);

@@ -171,6 +171,45 @@ impl<'a> Merge<'a> {
     }
 }
 
+impl Merge<'_> {
+    /// Calls `each` with every older version that one of these snapshots shows; the seqs rise. The newest
+    /// version of a key is left out, unless it is an operand.
+    pub(crate) fn for_each_held(
+        &mut self,
+        snapshots: &[Seq],
+        reader: &mut SliceReader<'_>,
+        findings: &Findings,
+        mut each: impl FnMut(KeyVersion<'_>),
+    ) {
+        while let Some(first) = self.order.first().copied() {
+            let key = self.sources.get(first).and_then(VersionSource::key).unwrap_or(&[]);
+            let same = self.order.iter().take_while(|n| self.key_of(**n) == Some(key)).count();
+            let sources = self.order.iter().take(same).filter_map(|n| self.sources.get(*n));
+            // A put or delete hides the versions below it, from its own seq on.
+            let mut hidden_from = Seq::MAX;
+            for (number, version) in sources.flat_map(VersionSource::versions).enumerate() {
+                let at = snapshots.partition_point(|seq| *seq < version.seq);
+                let is_shown = snapshots.get(at).is_some_and(|seq| *seq < hidden_from);
+                if is_shown && (number > 0 || version.kind == VersionKind::Merge) {
+                    each(version);
+                }
+                if version.kind != VersionKind::Merge {
+                    hidden_from = hidden_from.min(version.seq);
+                }
+            }
+            let done: Vec<usize> = self.order.drain(..same).collect();
+            for number in done {
+                match self.sources.get_mut(number) {
+                    Some(VersionSource::Log(commits)) => commits.advance(),
+                    Some(VersionSource::Run(run)) => run.advance(reader, findings),
+                    None => {}
+                }
+                self.insert(number);
+            }
+        }
+    }
+}
+
 /// The value of one key.
 enum Merged {
     /// It has none.

@@ -16,6 +16,7 @@ use crate::report::Findings;
 pub(super) struct TableFacts {
     entries: u64,
     deletes: u64,
+    superseded: u64,
     seq_min: Seq,
     seq_max: Seq,
     references: BTreeMap<SegmentId, u64>,
@@ -53,6 +54,7 @@ impl TableFacts {
                 findings.error(FindingCode::TableIndex, &place, message);
             }
             let end = block.group_end(start);
+            self.superseded += (end - start - 1) as u64;
             for i in start..end {
                 self.take_entry(block, i, &place, reader, findings);
             }
@@ -121,16 +123,18 @@ impl TableFacts {
         if blocks_end.and_then(|end| end.checked_add(table.top_len_bytes)) != Some(table.len_bytes) {
             findings.error(FindingCode::TableBlock, &place, "its blocks do not fill it");
         }
-        let counted = (self.entries, self.deletes, self.seq_min, self.seq_max);
-        if counted != (table.entries, table.deletes, table.seq_min, table.seq_max) {
+        let counted = (self.entries, self.deletes, self.superseded, self.seq_min, self.seq_max);
+        if counted != (table.entries, table.deletes, table.superseded, table.seq_min, table.seq_max) {
             let message = format_args!(
-                "holds {} versions, {} deletes, commits {} to {}; the manifest says {}, {}, {} to {}",
+                "holds {} versions, {} deletes, {} superseded, commits {} to {}; the manifest says {}, {}, {}, {} to {}",
                 self.entries,
                 self.deletes,
+                self.superseded,
                 self.seq_min.0,
                 self.seq_max.0,
                 table.entries,
                 table.deletes,
+                table.superseded,
                 table.seq_min.0,
                 table.seq_max.0
             );

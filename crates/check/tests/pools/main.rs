@@ -7,3 +7,4 @@ mod forged;
 mod format_dump;
 mod rig;
 mod sense;
+mod snapshots;

@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
                     return Ok(());
                 }
                 let mode = args.mode.apply(found.metadata.mode, found.metadata.is_dir(), umask);
-                fs.set_symlink(&found.path, &to(mode)).map_err(|error| error.at(&found.path))?;
+                found.set(&fs, &to(mode))?;
                 tally.count_change();
                 Ok(())
             })?;

@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
                 walk(&fs, &tally, path, usize::MAX, |moment, found| match moment {
                     Moment::Left => Ok(()),
                     Moment::Reached => {
-                        fs.set_symlink(&found.path, &set).map_err(|error| error.at(&found.path))?;
+                        found.set(&fs, &set)?;
                         tally.count_change();
                         Ok(())
                     }

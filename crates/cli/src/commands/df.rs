@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use serde::Serialize;
 use warpfire_terminal::{Columns, Failure, Size, grouped, is_json, print, print_json};
 
+use super::pool::warn_of_age;
 use super::status;
 use super::tally::Tally;
 
@@ -64,6 +65,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             other => tally.take(other)?,
         };
         let Some(report) = report else { continue };
+        warn_of_age(report.age());
         let space = report.space;
         let shown =
             |bytes: u64| if args.human_readable { Size(bytes).to_string() } else { bytes.to_string() };

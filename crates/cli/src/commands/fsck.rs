@@ -2,18 +2,22 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 use warpfire_check::{
-    CheckError, CheckOptions, CheckPhase, CheckReport, Finding, FindingCode, Severity, Totals, check,
+    CheckError, CheckOptions, CheckPhase, CheckProgress, CheckReport, Finding, FindingCode, Severity, Totals,
+    check,
 };
-use warpfire_terminal::{Failure, Size, counted, duration, grouped, is_json, note, print, print_json};
+use warpfire_env::{Clock, SystemClock};
+use warpfire_terminal::{
+    Failure, Size, counted, duration, grouped, is_json, note, per_second, print, print_json,
+};
 
 use super::damage::{self, DamageOutput};
 use super::pool::{OTHER_VERSION, devices};
 use crate::location::PoolName;
-use crate::progress::percent_line;
+use crate::progress::WorkLine;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -85,17 +89,8 @@ impl FsckOutput {
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let unchecked = |failure: Failure| failure.exit_code(EXIT_UNCHECKED);
     let devices = devices(&PoolName::new(&args.pool)).map_err(unchecked)?;
-    let bar = percent_line();
-    let shown = bar.clone();
-    let progress = move |progress: warpfire_check::CheckProgress| {
-        shown.set_message(match progress.phase {
-            CheckPhase::Log => "commit log",
-            CheckPhase::Stripes => "stripes",
-            CheckPhase::Names => "names",
-        });
-        shown.set_length(progress.total);
-        shown.set_position(progress.done);
-    };
+    let line = Arc::new(WorkLine::start());
+    let progress = progress_on(Arc::clone(&line));
     let options = CheckOptions {
         data: !args.no_data,
         max_memory_bytes: args.memory.0,
@@ -111,7 +106,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         unchecked(Failure::new(format_args!("cannot check {named}: {error}")).hint(hint))
     });
     // Before any output, also that of an error: the progress line must not mix with it.
-    bar.finish_and_clear();
+    line.finish();
     let report = report?;
     if is_json() {
         print_json(&FsckOutput::new(&report))?;
@@ -132,6 +127,33 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         note("all data is readable; reconnect missing devices, then repair the damage with 'warpfire scrub'");
     }
     Ok(ExitCode::from(report.exit_code()))
+}
+
+/// Shows progress on a line. Each stage has its own total, rate and time that is left.
+fn progress_on(line: Arc<WorkLine>) -> impl Fn(CheckProgress) + Send + Sync {
+    let stage = Mutex::new((CheckPhase::Log, SystemClock.monotonic_nanos()));
+    move |progress| {
+        let now_nanos = SystemClock.monotonic_nanos();
+        let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
+        if stage.0 != progress.phase {
+            *stage = (progress.phase, now_nanos);
+            line.begin_stage();
+        }
+        line.part(progress.done, progress.total, progress_in_words(progress, now_nanos - stage.1));
+    }
+}
+
+/// `stripes: 1.5 GiB of 12 GiB read (420 MiB/s)`
+fn progress_in_words(progress: CheckProgress, nanos: u64) -> String {
+    let CheckProgress { phase, done, total } = progress;
+    let rate = per_second(done, nanos);
+    match phase {
+        CheckPhase::Log => "commit log".to_owned(),
+        CheckPhase::Stripes => format!("stripes: {} of {} read ({}/s)", Size(done), Size(total), Size(rate)),
+        CheckPhase::Names => {
+            format!("names: {} of {} keys checked ({}/s)", grouped(done), grouped(total), grouped(rate))
+        }
+    }
 }
 
 fn in_words(report: &CheckReport) -> String {
@@ -171,4 +193,23 @@ fn in_words(report: &CheckReport) -> String {
         counted(report.notes, "note", "notes"),
     );
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_has_what_is_done_the_total_and_the_rate() {
+        let words = |phase, done, total, seconds: u64| {
+            progress_in_words(CheckProgress { phase, done, total }, seconds * 1_000_000_000)
+        };
+        let stripes = words(CheckPhase::Stripes, 3 << 30, 12 << 30, 8);
+        assert_eq!(stripes, "stripes: 3 GiB of 12 GiB read (384 MiB/s)");
+        assert_eq!(
+            words(CheckPhase::Names, 20_000, 50_000, 2),
+            "names: 20,000 of 50,000 keys checked (10,000/s)"
+        );
+        assert_eq!(words(CheckPhase::Log, 0, 1, 0), "commit log");
+    }
 }

@@ -256,6 +256,7 @@ fn device_plan(path: &Path, args: &Args, new_files: usize) -> Result<DevicePlan,
             Some(size) => size.0,
             None => default_image_bytes(path, new_files)?,
         };
+        refuse_too_large(path, size_bytes)?;
         return Ok(DevicePlan { is_new: true, ..DevicePlan::new(path, size_bytes) });
     }
     let (content, size_bytes) = device_content(path).map_err(|error| Failure::pool(&error))?;
@@ -273,7 +274,25 @@ fn device_plan(path: &Path, args: &Args, new_files: usize) -> Result<DevicePlan,
     Ok(DevicePlan { is_block_device, overwrites, ..DevicePlan::new(path, size_bytes) })
 }
 
-fn directory_of(path: &Path) -> &Path {
+/// Refuses an image that no file can be.
+///
+/// # Errors
+/// The image has 8 EiB or more.
+pub fn refuse_too_large(path: &Path, size_bytes: u64) -> Result<(), Failure> {
+    if i64::try_from(size_bytes).is_ok() {
+        return Ok(());
+    }
+    Err(Failure::usage(format_args!(
+        "{} would have {}, and a file has less than 8 EiB",
+        shown(path),
+        Size(size_bytes)
+    ))
+    .hint("use a smaller --size")
+    .of_path(path))
+}
+
+/// The directory of a path.
+pub fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

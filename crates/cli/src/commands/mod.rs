@@ -27,8 +27,10 @@ pub mod mkfs;
 pub mod mount;
 pub mod mv;
 pub mod rm;
+pub mod scan;
 pub mod scrub;
 pub mod slice;
+pub mod snapshot;
 pub mod stat;
 pub mod status;
 pub mod touch;
@@ -72,7 +74,9 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Mkdir(args) => mkdir::run(&args),
         Command::Fsck(args) => return fsck::run(&args),
         Command::Scrub(args) => return scrub::run(&args),
+        Command::Scan(args) => scan::run(&args),
         Command::Label(args) => label::run(&args),
+        Command::Snapshot(args) => snapshot::run(&args),
         Command::Trim(args) => trim::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Man(args) => man::run(&args),

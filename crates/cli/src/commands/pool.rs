@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use warpfire::{ErrorKind, Pool, PoolOptions, Warpfire, check_named_once};
+use warpfire::{DeviceState, ErrorKind, Pool, PoolOptions, StateAge, Warpfire, check_named_once};
 use warpfire_env::{Device, FileDevice, OpenError};
 use warpfire_terminal::{Failure, note};
 
@@ -42,7 +42,20 @@ pub fn open_for_reading(name: &PoolName) -> Result<Warpfire, Failure> {
 /// As [`open_for_reading`], by these options.
 pub fn open_as(options: &PoolOptions, name: &PoolName) -> Result<Warpfire, Failure> {
     refuse_mountpoint(name)?;
-    let devices = name.devices()?;
+    open_devices(options, name.devices()?)
+}
+
+/// As [`open_as`], with another device beside those of the name.
+pub fn open_with(options: &PoolOptions, name: &PoolName, other: &Path) -> Result<Warpfire, Failure> {
+    refuse_mountpoint(name)?;
+    let mut devices = name.devices()?;
+    if devices.iter().all(|device| check_named_once(&[device.clone(), other.to_path_buf()]).is_ok()) {
+        devices.push(other.to_path_buf());
+    }
+    open_devices(options, devices)
+}
+
+fn open_devices(options: &PoolOptions, devices: Vec<PathBuf>) -> Result<Warpfire, Failure> {
     let pool = options.open(&devices).map_err(|error| not_opened(&devices, &error))?;
     warn_if_degraded(&pool);
     Ok(pool)
@@ -67,18 +80,50 @@ fn not_opened(devices: &[PathBuf], error: &warpfire::Error) -> Failure {
     }
 }
 
-/// Prints on stderr which devices are missing or have failed.
+/// Prints on stderr which devices are missing, have failed or are offline, and whether the state is an older
+/// one.
 pub fn warn_if_degraded(pool: &Warpfire) {
     let stats = pool.stats();
+    warn_of_age(stats.state_age);
     let lost: Vec<String> =
         stats.devices.iter().filter(|device| !device.is_present()).map(ToString::to_string).collect();
     if !lost.is_empty() {
         note(format_args!(
-            "the pool is degraded: {} of {} devices missing or failed ({}); all data can still be read",
+            "the pool is degraded: {} of {} devices {} ({}); all data can still be read",
             lost.len(),
             stats.devices.len(),
+            away_words(stats.devices.iter().map(|device| device.state)),
             lost.join(", ")
         ));
+    }
+}
+
+/// Prints on stderr that the state of a pool is an older one, or may be.
+pub fn warn_of_age(age: StateAge) {
+    match age {
+        StateAge::Newest => {}
+        StateAge::MayBeOlder => note(
+            "this may be an older state of the pool: the missing devices are enough to have gone on alone; \
+             reconnect them to see the newest state",
+        ),
+        StateAge::Older => note(
+            "this is an older state of the pool: its devices hold data of a later session, whose roots are \
+             lost; reconnect missing devices, or restore later changes from a backup",
+        ),
+    }
+}
+
+/// The ways in which devices are away, in words.
+pub fn away_words(states: impl Iterator<Item = DeviceState>) -> &'static str {
+    let (mut is_lost, mut is_offline) = (false, false);
+    for state in states.filter(|state| *state != DeviceState::Present) {
+        (is_offline, is_lost) =
+            if state == DeviceState::Offline { (true, is_lost) } else { (is_offline, true) };
+    }
+    match (is_lost, is_offline) {
+        (_, false) => "missing or failed",
+        (true, true) => "missing, failed or offline",
+        (false, true) => "offline",
     }
 }
 

@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use warpfire_terminal::{Failure, counted};
+use warpfire_terminal::{Failure, counted, grouped};
 
 use super::confirmation::confirm;
 use super::tally::Tally;
+use super::walk::{Moment, walk};
 use crate::location::Location;
 use crate::progress::{FILES_PER_DRAW, WorkLine};
 use crate::tree::{self, Tree};
@@ -45,17 +46,22 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let locations = Location::parse_all(&args.locations, Location::parse)?;
     let tally = Tally::default();
     let line = WorkLine::start();
-    let mut removed = 0;
+    let (mut removed, mut total) = (0_u64, 0_u64);
     for group in locations.chunk_by(|a, b| a.pool == b.pool) {
         let fs = tree::open(&group[0].pool)?;
         if args.recursive && !args.yes && group.iter().any(|location| is_root(&fs, &location.path)) {
             confirm("removes everything in the pool")?;
         }
         for location in group {
+            if args.recursive {
+                total += count_shown(&fs, &location.path, &line)?;
+            }
             let done = remove(&fs, location, args, || {
                 removed += 1;
-                if removed % FILES_PER_DRAW == 0 {
-                    line.message(format_args!("{} removed", counted(removed, "file", "files")));
+                if removed.is_multiple_of(FILES_PER_DRAW) {
+                    let words =
+                        format_args!("{} of {} removed", grouped(removed), counted(total, "file", "files"));
+                    line.part(removed, total, words);
                 }
             });
             if done.is_err() {
@@ -68,6 +74,21 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     line.finish();
     tally.finish_changes()
+}
+
+/// The number of files at and below a path, if the line is shown: nothing else needs it.
+fn count_shown(fs: &Tree, path: &Path, line: &WorkLine) -> Result<u64, Failure> {
+    let mut total = 0_u64;
+    if line.is_shown() {
+        walk(fs, &Tally::quiet(), path, usize::MAX, |moment, _| {
+            total += u64::from(moment == Moment::Reached);
+            if total.is_multiple_of(FILES_PER_DRAW) {
+                line.message(format_args!("{} found", counted(total, "file", "files")));
+            }
+            Ok(())
+        })?;
+    }
+    Ok(total)
 }
 
 /// Whether a path leads to the root, by whatever names.

@@ -12,12 +12,20 @@ use crate::output::ChangeSummary;
 pub struct Tally {
     changed: Cell<u64>,
     failed: Cell<u64>,
+    is_quiet: bool,
 }
 
 impl Tally {
+    /// A tally that prints nothing, for a look ahead: the work itself meets the same failures.
+    pub fn quiet() -> Tally {
+        Tally { is_quiet: true, ..Tally::default() }
+    }
+
     /// Reports a failure.
     pub fn report(&self, failure: &Failure) {
-        failure.print();
+        if !self.is_quiet {
+            failure.print();
+        }
         self.failed.set(self.failed.get() + 1);
     }
 

@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use warpfire_terminal::Failure;
 
 use super::tally::Tally;
-use crate::tree::{Attributes, Tree, TreeError, TreeListing, TreeResult};
+use crate::tree::{Attributes, NewAttributes, Tree, TreeEntry, TreeError, TreeListing, TreeResult};
 
 /// A file that a walk has found.
-#[derive(Clone, Debug)]
 pub struct FoundFile {
     /// Its path in the pool.
     pub path: PathBuf,
@@ -19,6 +18,22 @@ pub struct FoundFile {
     pub metadata: Attributes,
     /// 0 for the file that the walk began at.
     pub depth: usize,
+    /// Its name in its directory, which is open; `None` for the file that the walk began at.
+    entry: Option<TreeEntry>,
+}
+
+impl FoundFile {
+    /// Sets attributes of the file, however long its path is; a symbolic link is not followed.
+    ///
+    /// # Errors
+    /// The failure, with the path.
+    pub fn set(&self, fs: &Tree, set: &NewAttributes) -> Result<(), Failure> {
+        let done = match &self.entry {
+            Some(entry) => fs.set_entry(entry, set),
+            None => fs.set_symlink(&self.path, set),
+        };
+        done.map_err(|error| error.at(&self.path))
+    }
 }
 
 /// The moment of a visit.
@@ -52,7 +67,7 @@ pub fn walk(
     let metadata = fs.symlink_metadata(top).map_err(|error| error.at(top));
     let Some(metadata) = tally.take(metadata)? else { return Ok(()) };
     let mut levels: Vec<Level> = Vec::new();
-    let mut next = Some((FoundFile { path: top.to_path_buf(), metadata, depth: 0 }, None));
+    let mut next = Some((FoundFile { path: top.to_path_buf(), metadata, depth: 0, entry: None }, None));
     loop {
         if let Some((found, opened)) = next.take() {
             tally.take(visit(Moment::Reached, &found))?;
@@ -77,7 +92,7 @@ pub fn walk(
         let metadata = fs.entry_metadata(&entry).map_err(|error| error.at(&path));
         let Some(metadata) = tally.take(metadata)? else { continue };
         let opened = metadata.is_dir().then(|| fs.read_dir_of(&entry));
-        next = Some((FoundFile { path, metadata, depth: above.depth + 1 }, opened));
+        next = Some((FoundFile { path, metadata, depth: above.depth + 1, entry: Some(entry) }, opened));
     }
 }
 

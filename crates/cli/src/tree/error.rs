@@ -17,6 +17,8 @@ pub type TreeResult<T> = Result<T, TreeError>;
 pub enum TreeError {
     /// The library says so.
     Library(warpfire::Error),
+    /// The path is in a snapshot, and the call would change it.
+    Snapshot,
     /// The server of a mounted pool says so, by the kernel.
     Mounted {
         errno: Errno,
@@ -31,6 +33,7 @@ impl TreeError {
     pub fn is_not_found(&self) -> bool {
         match self {
             TreeError::Library(error) => error.kind() == ErrorKind::NotFound,
+            TreeError::Snapshot => false,
             TreeError::Mounted { errno, .. } => *errno == Errno::NOENT,
         }
     }
@@ -38,6 +41,7 @@ impl TreeError {
     pub fn is_already_exists(&self) -> bool {
         match self {
             TreeError::Library(error) => error.kind() == ErrorKind::AlreadyExists,
+            TreeError::Snapshot => false,
             TreeError::Mounted { errno, .. } => *errno == Errno::EXIST,
         }
     }
@@ -46,6 +50,10 @@ impl TreeError {
     pub fn at(&self, path: &Path) -> Failure {
         match self {
             TreeError::Library(error) => Failure::at(path, error),
+            TreeError::Snapshot => {
+                Failure::local_as(path, &io::Error::from(Errno::ROFS), "a snapshot does not change")
+                    .hint("copy the file out of the snapshot")
+            }
             TreeError::Mounted { errno, mountpoint, is_plain } => {
                 let path = if *is_plain { below(mountpoint, path) } else { path.to_path_buf() };
                 of_mount(*errno, mountpoint, &path)

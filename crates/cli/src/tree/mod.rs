@@ -7,20 +7,22 @@ mod attributes;
 mod error;
 mod mounted;
 mod open;
+mod snapshots;
 mod transaction;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use warpfire::{FileType, OpenOptions, Warpfire};
+use warpfire::{FileType, OpenOptions, Snapshot, SnapshotEngine, Warpfire};
 use warpfire_terminal::{Failure, shown};
 
 pub use attributes::{Attributes, NewAttributes, NewTime};
 pub use error::{TreeError, TreeResult, below, of_mount};
 pub use mounted::{MountedTree, open_in};
 pub use open::{mounted_at, open, open_for_reading, refuse_mounted};
+pub use snapshots::{Placed, check_changeable, placed};
 pub use transaction::{TransactionTree, transact};
 
 /// The files of a pool.
@@ -34,26 +36,36 @@ pub enum Tree {
 /// A regular file that is open.
 pub enum TreeFile {
     Open(warpfire::File),
+    Snapshot(warpfire::File<SnapshotEngine>),
     Mounted(File),
 }
 
 /// The entries of a directory, in the order of the bytes of their names.
 pub enum TreeListing {
     Open(warpfire::ReadDir),
+    Snapshot(warpfire::ReadDir<SnapshotEngine>),
+    /// The snapshots, with their names.
+    Snapshots(std::vec::IntoIter<(OsString, Snapshot)>),
     Mounted(mounted::Listing),
 }
 
 /// One entry of a directory.
 pub enum TreeEntry {
     Open(warpfire::DirEntry),
+    Snapshot(warpfire::DirEntry<SnapshotEngine>),
+    /// The root of a snapshot, by the name of the snapshot.
+    SnapshotRoot(OsString, Snapshot),
     Mounted(mounted::ListedFile),
 }
 
-/// Runs a call on either kind of tree.
+/// Runs a call that changes a file on either kind of tree.
 macro_rules! call {
-    ($tree:expr, $files:ident => $call:expr) => {
+    ($tree:expr, $path:ident, $files:ident => $call:expr) => {
         match $tree {
-            Tree::Open($files) => $call.map_err(TreeError::from),
+            Tree::Open($files) => {
+                check_changeable($path)?;
+                $call.map_err(TreeError::from)
+            }
             Tree::Mounted($files) => $call.map_err(|errno| $files.error(errno)),
         }
     };
@@ -62,25 +74,49 @@ macro_rules! call {
 impl Tree {
     pub fn metadata(&self, path: &Path) -> TreeResult<Attributes> {
         match self {
-            Tree::Open(files) => Ok(files.metadata(path)?.into()),
+            Tree::Open(files) => Ok(match placed(files, path)? {
+                Placed::Now => files.metadata(path)?.into(),
+                Placed::Snapshots => files.metadata("/")?.into(),
+                Placed::Then(files, path) => files.metadata(path)?.into(),
+            }),
             Tree::Mounted(files) => files.metadata(path).map_err(|errno| files.error(errno)),
         }
     }
 
     pub fn symlink_metadata(&self, path: &Path) -> TreeResult<Attributes> {
         match self {
-            Tree::Open(files) => Ok(files.symlink_metadata(path)?.into()),
+            Tree::Open(files) => Ok(match placed(files, path)? {
+                Placed::Now => files.symlink_metadata(path)?.into(),
+                Placed::Snapshots => files.metadata("/")?.into(),
+                Placed::Then(files, path) => files.symlink_metadata(path)?.into(),
+            }),
             Tree::Mounted(files) => files.symlink_metadata(path).map_err(|errno| files.error(errno)),
         }
     }
 
     pub fn read_link(&self, path: &Path) -> TreeResult<PathBuf> {
-        call!(self, files => files.read_link(path))
+        match self {
+            Tree::Open(files) => Ok(match placed(files, path)? {
+                Placed::Now | Placed::Snapshots => files.read_link(path)?,
+                Placed::Then(files, path) => files.read_link(path)?,
+            }),
+            Tree::Mounted(files) => files.read_link(path).map_err(|errno| files.error(errno)),
+        }
     }
 
     pub fn read_dir(&self, path: &Path) -> TreeResult<TreeListing> {
         match self {
-            Tree::Open(files) => Ok(TreeListing::Open(files.read_dir(path)?)),
+            Tree::Open(files) => Ok(match placed(files, path)? {
+                Placed::Now => TreeListing::Open(files.read_dir(path)?),
+                Placed::Snapshots => {
+                    let names = files.snapshots()?.into_iter().map(|snapshot| snapshot.name);
+                    let opened = names.map(|name| Ok((name.clone(), files.open_snapshot(name)?)));
+                    let mut found = opened.collect::<warpfire::Result<Vec<_>>>()?;
+                    found.sort_by(|a, b| a.0.cmp(&b.0));
+                    TreeListing::Snapshots(found.into_iter())
+                }
+                Placed::Then(files, path) => TreeListing::Snapshot(files.read_dir(path)?),
+            }),
             Tree::Mounted(files) => {
                 let listing = files.read_dir(path).map_err(|errno| files.error(errno))?;
                 Ok(TreeListing::Mounted(listing))
@@ -92,6 +128,13 @@ impl Tree {
     pub fn next_entry(&self, listing: &mut TreeListing) -> Option<TreeResult<TreeEntry>> {
         Some(match listing {
             TreeListing::Open(listing) => listing.next()?.map(TreeEntry::Open).map_err(TreeError::from),
+            TreeListing::Snapshot(listing) => {
+                listing.next()?.map(TreeEntry::Snapshot).map_err(TreeError::from)
+            }
+            TreeListing::Snapshots(listing) => {
+                let (name, snapshot) = listing.next()?;
+                Ok(TreeEntry::SnapshotRoot(name, snapshot))
+            }
             TreeListing::Mounted(listing) => {
                 listing.next()?.map(TreeEntry::Mounted).map_err(|errno| self.mount_error(errno))
             }
@@ -102,7 +145,18 @@ impl Tree {
     pub fn entry_metadata(&self, entry: &TreeEntry) -> TreeResult<Attributes> {
         match entry {
             TreeEntry::Open(entry) => Ok(entry.metadata()?.into()),
+            TreeEntry::Snapshot(entry) => Ok(entry.metadata()?.into()),
+            TreeEntry::SnapshotRoot(_, snapshot) => Ok(snapshot.metadata("/")?.into()),
             TreeEntry::Mounted(entry) => entry.metadata().map_err(|errno| self.mount_error(errno)),
+        }
+    }
+
+    /// Sets attributes of an entry of this tree; a symbolic link is not followed.
+    pub fn set_entry(&self, entry: &TreeEntry, set: &NewAttributes) -> TreeResult<()> {
+        match entry {
+            TreeEntry::Open(entry) => Ok(entry.set_metadata(&set.for_library())?),
+            TreeEntry::Snapshot(_) | TreeEntry::SnapshotRoot(..) => Err(TreeError::Snapshot),
+            TreeEntry::Mounted(entry) => entry.set(set).map_err(|errno| self.mount_error(errno)),
         }
     }
 
@@ -110,6 +164,8 @@ impl Tree {
     pub fn read_dir_of(&self, entry: &TreeEntry) -> TreeResult<TreeListing> {
         match entry {
             TreeEntry::Open(entry) => Ok(TreeListing::Open(entry.open_dir()?.read_dir()?)),
+            TreeEntry::Snapshot(entry) => Ok(TreeListing::Snapshot(entry.open_dir()?.read_dir()?)),
+            TreeEntry::SnapshotRoot(_, snapshot) => Ok(TreeListing::Snapshot(snapshot.read_dir("/")?)),
             TreeEntry::Mounted(entry) => {
                 let listing = entry.read_dir().map_err(|errno| self.mount_error(errno))?;
                 Ok(TreeListing::Mounted(listing))
@@ -120,7 +176,10 @@ impl Tree {
     /// Opens a regular file for reading.
     pub fn open_file(&self, path: &Path) -> TreeResult<TreeFile> {
         match self {
-            Tree::Open(files) => Ok(TreeFile::Open(files.open(path)?)),
+            Tree::Open(files) => Ok(match placed(files, path)? {
+                Placed::Now | Placed::Snapshots => TreeFile::Open(files.open(path)?),
+                Placed::Then(files, path) => TreeFile::Snapshot(files.open(path)?),
+            }),
             Tree::Mounted(files) => {
                 Ok(TreeFile::Mounted(files.open_file(path).map_err(|errno| files.error(errno))?))
             }
@@ -131,6 +190,7 @@ impl Tree {
     pub fn open_to_write(&self, path: &Path, create: bool) -> TreeResult<TreeFile> {
         match self {
             Tree::Open(files) => {
+                check_changeable(path)?;
                 let options = OpenOptions::new().write(true).create(create);
                 Ok(TreeFile::Open(options.open(files, path)?))
             }
@@ -145,6 +205,7 @@ impl Tree {
     pub fn read_at(&self, file: &TreeFile, buffer: &mut [u8], at: u64) -> TreeResult<usize> {
         match file {
             TreeFile::Open(file) => Ok(file.read_at(buffer, at)?),
+            TreeFile::Snapshot(file) => Ok(file.read_at(buffer, at)?),
             TreeFile::Mounted(file) => {
                 rustix::io::pread(file, buffer, at).map_err(|errno| self.mount_error(errno))
             }
@@ -155,6 +216,7 @@ impl Tree {
     pub fn set_len(&self, file: &TreeFile, new: impl FnOnce(u64) -> u64) -> TreeResult<()> {
         match file {
             TreeFile::Open(file) => Ok(file.set_len(new(file.metadata()?.len()))?),
+            TreeFile::Snapshot(file) => Ok(file.set_len(new(file.metadata()?.len()))?),
             TreeFile::Mounted(file) => {
                 let len = |file| rustix::fs::fstat(file).map(|stat| u64::try_from(stat.st_size).unwrap_or(0));
                 let set = len(file).and_then(|len| rustix::fs::ftruncate(file, new(len)));
@@ -164,26 +226,29 @@ impl Tree {
     }
 
     pub fn create_dir(&self, path: &Path) -> TreeResult<()> {
-        call!(self, files => files.create_dir(path))
+        call!(self, path, files => files.create_dir(path))
     }
 
     pub fn create_dir_all(&self, path: &Path) -> TreeResult<()> {
-        call!(self, files => files.create_dir_all(path))
+        call!(self, path, files => files.create_dir_all(path))
     }
 
     pub fn remove_file(&self, path: &Path) -> TreeResult<()> {
-        call!(self, files => files.remove_file(path))
+        call!(self, path, files => files.remove_file(path))
     }
 
     /// Removes a directory with everything in it. `progress` is called after each removal.
     pub fn remove_dir_all(&self, path: &Path, progress: impl FnMut()) -> TreeResult<()> {
-        call!(self, files => files.remove_dir_all_with(path, progress))
+        call!(self, path, files => files.remove_dir_all_with(path, progress))
     }
 
     /// Sets attributes; a symbolic link is followed.
     pub fn set(&self, path: &Path, set: &NewAttributes) -> TreeResult<()> {
         match self {
-            Tree::Open(files) => Ok(files.set_metadata(path, &set.for_library())?),
+            Tree::Open(files) => {
+                check_changeable(path)?;
+                Ok(files.set_metadata(path, &set.for_library())?)
+            }
             Tree::Mounted(files) => files.set(path, set).map_err(|errno| files.error(errno)),
         }
     }
@@ -191,7 +256,10 @@ impl Tree {
     /// Sets attributes; a symbolic link is not followed.
     pub fn set_symlink(&self, path: &Path, set: &NewAttributes) -> TreeResult<()> {
         match self {
-            Tree::Open(files) => Ok(files.set_symlink_metadata(path, &set.for_library())?),
+            Tree::Open(files) => {
+                check_changeable(path)?;
+                Ok(files.set_symlink_metadata(path, &set.for_library())?)
+            }
             Tree::Mounted(files) => files.set_symlink(path, set).map_err(|errno| files.error(errno)),
         }
     }
@@ -226,6 +294,8 @@ impl TreeEntry {
     pub fn file_name(&self) -> &OsStr {
         match self {
             TreeEntry::Open(entry) => entry.file_name(),
+            TreeEntry::Snapshot(entry) => entry.file_name(),
+            TreeEntry::SnapshotRoot(name, _) => name,
             TreeEntry::Mounted(entry) => entry.file_name(),
         }
     }
@@ -233,6 +303,8 @@ impl TreeEntry {
     pub fn file_type(&self) -> FileType {
         match self {
             TreeEntry::Open(entry) => entry.file_type(),
+            TreeEntry::Snapshot(entry) => entry.file_type(),
+            TreeEntry::SnapshotRoot(..) => FileType::Dir,
             TreeEntry::Mounted(entry) => entry.file_type(),
         }
     }

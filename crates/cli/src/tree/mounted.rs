@@ -381,6 +381,11 @@ impl ListedFile {
         attributes(openat(&*self.directory, &self.name, NAMED | OFlags::NOFOLLOW, Mode::empty())?)
     }
 
+    /// Sets attributes; a symbolic link is not followed.
+    pub fn set(&self, set: &NewAttributes) -> Result<()> {
+        set_on(&open_in(&self.directory, &self.name, NAMED | OFlags::NOFOLLOW)?, set)
+    }
+
     /// The entries of the directory that has this name; a link is not followed.
     pub fn read_dir(&self) -> Result<Listing> {
         Listing::of(Arc::new(open_in(&self.directory, &self.name, LISTABLE)?))

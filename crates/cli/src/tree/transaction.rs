@@ -7,7 +7,7 @@ use warpfire::{TxEngine, Warpfire};
 use warpfire_terminal::Failure;
 
 use super::mounted::MountedTree;
-use super::{Attributes, Tree, TreeError, TreeResult};
+use super::{Attributes, Tree, TreeError, TreeResult, check_changeable};
 use crate::commands::tx;
 
 /// The files of a pool as a transaction sees them.
@@ -41,11 +41,14 @@ pub fn transact<T>(
     }
 }
 
-/// Runs a call on either kind of tree.
+/// Runs a call that changes these paths on either kind of tree.
 macro_rules! call {
-    ($tree:expr, $files:ident => $call:expr) => {
+    ($tree:expr, [$($path:ident),*], $files:ident => $call:expr) => {
         match $tree {
-            TransactionTree::Open($files) => $call.map_err(TreeError::from),
+            TransactionTree::Open($files) => {
+                $(check_changeable($path)?;)*
+                $call.map_err(TreeError::from)
+            }
             TransactionTree::Mounted($files) => $call.map_err(|errno| $files.error(errno)),
         }
     };
@@ -69,27 +72,27 @@ impl TransactionTree {
     }
 
     pub fn remove_file(&self, path: &Path) -> TreeResult<()> {
-        call!(self, files => files.remove_file(path))
+        call!(self, [path], files => files.remove_file(path))
     }
 
     pub fn rename(&self, from: &Path, to: &Path) -> TreeResult<()> {
-        call!(self, files => files.rename(from, to))
+        call!(self, [from, to], files => files.rename(from, to))
     }
 
     /// As `rename`; a name that is taken is `AlreadyExists`.
     pub fn rename_new(&self, from: &Path, to: &Path) -> TreeResult<()> {
-        call!(self, files => files.rename_new(from, to))
+        call!(self, [from, to], files => files.rename_new(from, to))
     }
 
     pub fn exchange(&self, a: &Path, b: &Path) -> TreeResult<()> {
-        call!(self, files => files.exchange(a, b))
+        call!(self, [a, b], files => files.exchange(a, b))
     }
 
     pub fn hard_link(&self, original: &Path, link: &Path) -> TreeResult<()> {
-        call!(self, files => files.hard_link(original, link))
+        call!(self, [original, link], files => files.hard_link(original, link))
     }
 
     pub fn symlink(&self, text: &OsStr, link: &Path) -> TreeResult<()> {
-        call!(self, files => files.symlink(text, link))
+        call!(self, [link], files => files.symlink(text, link))
     }
 }

@@ -50,7 +50,11 @@ fn every_device_that_cannot_join_is_refused_with_its_reason() {
     fixture.local("small.img", vec![0; 1 << 20]);
     fixture.local("letter.img", bytes(1, 32 << 20));
     for (words, code, sentence) in [
-        ("pool pool/1.img", 1, "pool/1.img belongs to the pool already"),
+        (
+            "pool pool/1.img",
+            1,
+            "pool/1.img belongs to the pool already; 'warpfire device list' shows its devices",
+        ),
         (
             "pool other.img",
             1,

@@ -1,6 +1,7 @@
 //! Every refusal in its words: the command, the exit code, and the first line on stderr.
 
 use crate::fixture::Fixture;
+use crate::mounted::{MountedFixture, can_mount};
 
 /// Where the table has `#`, the message has the 32 digits of a pool.
 fn without_ids(said: &str) -> String {
@@ -119,6 +120,118 @@ const ROWS: &[(&str, i32, &str)] = &[
         2,
         "4 data and 2 parity devices are 6 devices, but only 2 are named; name more devices, or \
          lower --data or --parity",
+    ),
+    (
+        "mkfs --size 10E z.img",
+        2,
+        "z.img would have 10 EiB, and a file has less than 8 EiB; use a smaller --size",
+    ),
+    (
+        "mkfs --size 0 z.img",
+        2,
+        "z.img is too small for a pool: it has 0 B, but 16 zones of 1 MiB take 16 MiB; use \
+         --size 16M or more",
+    ),
+    (
+        "mkfs --zone 4K --size 32M z.img",
+        2,
+        "cannot make this pool: a zone has from 65536 to 17592186040320 bytes in blocks of 4096, \
+         and not 4096",
+    ),
+    (
+        "mkfs --zone 64K --size 32M z.img",
+        2,
+        "cannot make this pool: a zone of 65536 bytes is too small for one data \
+         column: make it 131072",
+    ),
+    ("mkfs --data 0 --size 32M z.img", 2, "--data must be at least 1"),
+    ("mkfs --parity 9 --size 32M z.img", 2, "--parity is at most 8, not 9"),
+    ("mkfs --data 251 --size 32M z.img", 2, "--data and --parity together are at most 250, not 251"),
+    // Names and devices of a pool.
+    (
+        "label absent x",
+        3,
+        "absent: no such image or device; check the path; in this directory are a.img, hello.img, \
+         pool",
+    ),
+    (
+        "label hello.img",
+        3,
+        "hello.img: smaller than one block of 4096 bytes; it holds no pool; check the path, or \
+         leave it out if parity covers it",
+    ),
+    (
+        "device add pool pool/0.img",
+        1,
+        "pool/0.img belongs to the pool already; 'warpfire device list' shows its devices",
+    ),
+    (
+        "device add pool a.img",
+        1,
+        "a.img contains a Warpfire pool; name another device, or overwrite this one with --force",
+    ),
+    (
+        "device add --force pool a.img",
+        2,
+        "this overwrites everything on these devices, and there is no terminal to ask on; confirm \
+         with --yes",
+    ),
+    (
+        "device add pool hello.img",
+        3,
+        "hello.img: smaller than one block of 4096 bytes; choose a larger device",
+    ),
+    (
+        "device add --size 1M pool n.img",
+        1,
+        "n.img is too small for this pool: it has 1 MiB, but 16 zones of 1 MiB take 16 MiB; use a \
+         larger --size",
+    ),
+    (
+        "device add --size 10E pool n.img",
+        2,
+        "n.img would have 10 EiB, and a file has less than 8 EiB; use a smaller --size",
+    ),
+    ("device add pool nodir/n.img", 1, "nodir: No such file or directory; make the directory first"),
+    ("device add pool n.img n.img", 2, "n.img is named twice; name each device once"),
+    (
+        "device add pool empty",
+        3,
+        "empty: neither a regular file nor a block device; name an image file or a block device",
+    ),
+    (
+        "device add absent n.img",
+        3,
+        "absent: no such image or device; check the path; in this directory are a.img, hello.img, \
+         pool",
+    ),
+    (
+        "device remove pool 7",
+        1,
+        "7 is no device of the pool; 'warpfire device list' shows the devices and their indexes",
+    ),
+    (
+        "device remove pool a.img",
+        1,
+        "a.img is no device of the pool; 'warpfire device list' shows the devices and their indexes",
+    ),
+    (
+        "device remove pool pool/1.img",
+        1,
+        "pool/1.img cannot leave: 1 device would stay, and stripes of 1 data and 1 parity need 2; \
+         add another device first with 'warpfire device add'",
+    ),
+    (
+        "device list absent",
+        3,
+        "absent: no such image or device; check the path; in this directory are a.img, hello.img, \
+         pool",
+    ),
+    (
+        "scrub hello.img",
+        8,
+        "hello.img: smaller than one block of 4096 bytes; it holds no pool; check the path, or \
+         leave it out if parity covers it",
     ),
     // Files in a pool.
     ("ls pool:/absent", 1, "/absent: no such file or directory"),
@@ -331,6 +444,44 @@ fn refusals_of_bad_days_are_sentences_that_help_too() {
     for name in ["a.img:/d", "a.img:/f", &longest] {
         assert!(found.lines().any(|line| line == name), "{name}: {found}");
     }
+}
+
+#[test]
+fn refusals_of_mounted_pools_say_where_the_mount_is_and_what_to_do() {
+    if !can_mount() {
+        return;
+    }
+    let fixture = Fixture::pool(2, 1, 1, 32);
+    std::fs::create_dir(fixture.path("mnt")).expect("a new directory");
+    fixture.run(["mount", "--read-only", "pool", "mnt"]).succeeded();
+    let mounted = MountedFixture(fixture);
+    let fixture = &mounted.0;
+    let said_by = |words: &str, code| {
+        let said = fixture.run(words.split(' ')).failed(code);
+        said.replace(&*fixture.path("mnt").to_string_lossy(), "MNT")
+    };
+    for (words, code) in [("scrub mnt", 8), ("trim mnt", 1), ("label mnt x", 1), ("device add mnt n.img", 1)]
+    {
+        let expected = "warpfire: the pool is mounted read-only at MNT; unmount it and mount it without 'ro', or \
+                        run the command when it is unmounted\n";
+        assert_eq!(said_by(words, code), expected, "{words}");
+    }
+    for (words, code) in
+        [("scrub pool", 8), ("trim pool", 3), ("label pool x", 3), ("device add pool n.img", 3)]
+    {
+        let expected = "warpfire: the pool is mounted read-only at MNT; run 'warpfire umount MNT' first, and mount \
+                        it without --read-only\n";
+        assert_eq!(said_by(words, code), expected, "{words}");
+    }
+    fixture.run(["umount", "mnt"]).succeeded();
+    fixture.run(["mount", "pool", "mnt"]).succeeded();
+    for (words, code) in [("fsck pool", 8), ("fsck mnt", 8), ("inspect label pool", 3)] {
+        let expected = "warpfire: the pool is mounted at MNT; 'warpfire scrub MNT' verifies it while it is in use; \
+                        or run 'warpfire umount MNT' first\n";
+        assert_eq!(said_by(words, code), expected, "{words}");
+    }
+    assert!(!fixture.path("n.img").exists(), "a device that is refused is not made");
+    fixture.run(["umount", "mnt"]).succeeded();
 }
 
 /// Overwrites with other bytes every block of an image, after the roots, that holds this text.

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use warpfire_test_needs::{Need, skip};
 
 use crate::fixture::{Fixture, bytes, documents};
+use crate::mounted::{MountedFixture, can_mount};
 
 /// A pool with files of known sizes and times below `/t`.
 fn measured_tree() -> Fixture {
@@ -178,6 +179,22 @@ fn a_walk_goes_deeper_than_a_path_is_long() {
     }
     let found = fixture.run(["find", "pool:/deep"]).succeeded();
     assert_eq!(found.lines().count(), 3 * 16);
-    fixture.run(["chmod", "-R", "700", "pool:/deep"]).failed(1);
+    fixture.run(["chmod", "-R", "711", "pool:/deep"]).succeeded();
+    let listed = fixture.run(["--json", "find", "pool:/deep"]).succeeded();
+    assert_eq!(listed.matches("\"mode\":\"0711\"").count(), 3 * 16, "{listed}");
+    fixture.run(["chown", "-R", ":4321", "pool:/deep"]).succeeded();
+    let listed = fixture.run(["--json", "find", "pool:/deep"]).succeeded();
+    assert_eq!(listed.matches("\"gid\":4321").count(), 3 * 16, "{listed}");
     fixture.run(["du", "-s", "pool:/deep"]).succeeded();
+    if !can_mount() {
+        return;
+    }
+    std::fs::create_dir(fixture.path("mnt")).expect("a new directory");
+    fixture.run(["mount", "pool", "mnt"]).succeeded();
+    let mounted = MountedFixture(fixture);
+    mounted.0.run(["chmod", "-R", "700", "pool:/deep"]).succeeded();
+    let listed = mounted.0.run(["--json", "find", "pool:/deep"]).succeeded();
+    assert_eq!(listed.matches("\"mode\":\"0700\"").count(), 3 * 16, "{listed}");
+    mounted.0.run(["rm", "-r", "pool:/deep"]).succeeded();
+    mounted.0.run(["umount", "mnt"]).succeeded();
 }

@@ -74,6 +74,10 @@ fn damage_is_logged_once_with_file_and_process_and_counted_in_the_status() {
         assert!(error["process"].as_u64() > Some(0) && error["inode"].as_u64() > Some(1), "{error}");
         assert!(error["offset_bytes"].as_u64() < Some(300_000), "{error}");
         assert!(error["error"].as_str().expect("text").contains("damaged"), "{error}");
+        // Each request reads a part of the file, all of which is damaged.
+        let lost = &error["lost"][0];
+        assert_eq!(lost["start"], error["offset_bytes"], "{error}");
+        assert!(lost["end"].as_u64() > lost["start"].as_u64(), "{error}");
     }
     let said = pool.0.run(["status", "mnt"]).succeeded();
     assert!(said.contains("read of /dir/bad") && said.contains("by cat ("), "{said}");

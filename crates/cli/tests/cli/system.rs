@@ -60,6 +60,30 @@ fn a_line_of_fstab_mounts_and_remounts_a_pool() {
 }
 
 #[test]
+fn a_line_of_fstab_names_a_pool_by_its_label() {
+    if !can_use_mount_8() {
+        return;
+    }
+    let fixture = Fixture::pool(2, 1, 1, 64);
+    fixture.run(["label", "pool", "tank"]).succeeded();
+    std::fs::create_dir(fixture.path("mnt")).expect("made");
+    let at = |name: &str| fixture.path(name).canonicalize().expect("there").display().to_string();
+    let (images, mnt) = (at("pool"), at("mnt"));
+    // mount(8) keeps the words in capitals for itself.
+    let table = format!("label=tank {mnt} warpfire noatime,search={images} 0 0\n");
+    let script = format!(
+        "mount {mnt}; echo kept > mnt/file; $warpfire umount mnt
+         WARPFIRE_DEVICES=pool mount -t warpfire label=tank mnt; cat mnt/file; $warpfire umount mnt
+         ! mount -t warpfire -o search={images} label=other mnt
+         ! mount -t warpfire -o search={images} LABEL=tank mnt"
+    );
+    let ran = with_helper(&fixture, &table, &script);
+    assert!(ran.stderr.contains("no pool with the name other was found"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("LABEL=tank"), "{}", ran.stderr);
+    assert_eq!(ran.succeeded(), "kept\n");
+}
+
+#[test]
 fn mount_8_names_a_directory_of_images_and_refuses_what_it_does_not_know() {
     if !can_use_mount_8() {
         return;

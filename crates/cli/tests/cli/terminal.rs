@@ -25,8 +25,8 @@ fn long_work_shows_its_progress_on_a_terminal_and_nowhere_else() {
         ("mkfs --prefill --size 64M made.img", " prefilled, "),
         ("cp -r tree pool:/", "copied 64 files, "),
         ("scrub pool", " segments damaged, "),
-        ("fsck pool", " %"),
-        ("rm -r pool:/tree", "64 files removed"),
+        ("fsck pool", " MiB read ("),
+        ("rm -r pool:/tree", "64 of 201 files removed"),
         ("trim pool", " discarded"),
     ];
     for (words, progress) in steps {

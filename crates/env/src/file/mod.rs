@@ -4,7 +4,8 @@
 //!    process at a time has the device for writing, and then none for reading (tests
 //!    `a_second_opener_is_refused_until_the_first_is_gone`,
 //!    `readers_share_a_device_and_never_with_a_writer`). A device that is open for reading has a descriptor
-//!    without permission to write, so the kernel refuses every change.
+//!    without permission to write, so the kernel refuses every change. One that is open to look at
+//!    (`open_to_look`) has no lock: its bytes may change while they are read.
 //! 2. With `direct`, no byte passes through the page cache: a read or write with an unaligned buffer uses an
 //!    aligned copy.
 //! 3. A discard or reset that was too late holds the descriptor until it ends, and so the lock: nobody else
@@ -18,6 +19,7 @@ mod block;
 mod open;
 
 use std::fs::File;
+use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -265,6 +267,27 @@ impl Device for FileDevice {
                 Err(DeviceError::Zone { device: self.info.name.clone(), offset_bytes, reason })
             }
         }
+    }
+
+    fn resized(&self, size_bytes: Option<u64>) -> Result<Arc<dyn Device>, DeviceError> {
+        let failed = |e: std::io::Error| {
+            let errno = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+            self.error("resize", 0, size_bytes.unwrap_or(0), errno)
+        };
+        if let Some(bytes) = size_bytes.filter(|_| self.kind == BackingKind::Regular) {
+            self.file.set_len(bytes).and_then(|()| self.file.sync_all()).map_err(failed)?;
+        }
+        let mut file = &*self.file;
+        let end_bytes = file.seek(SeekFrom::End(0)).map_err(failed)?;
+        let found_bytes = end_bytes - end_bytes % BLOCK_BYTES as u64;
+        if size_bytes.is_some_and(|wanted| wanted > found_bytes) {
+            let (device, reason) = (self.info.name.clone(), format!("it has {found_bytes} bytes"));
+            return Err(DeviceError::Invalid { device, reason });
+        }
+        let (kind, direct) = (self.kind, self.direct);
+        let info = DeviceInfo { size_bytes: found_bytes, ..self.info.clone() };
+        let (file, late) = (Arc::clone(&self.file), self.late.clone());
+        Ok(Arc::new(FileDevice { file, info, kind, direct, late }))
     }
 
     fn raw_fd(&self) -> Option<RawFd> {

@@ -90,6 +90,8 @@ fn linger() {
 /// The purpose of an open, which decides about the lock.
 #[derive(Clone, Copy)]
 enum Opening {
+    /// Without a lock, to read only.
+    ToLook,
     /// Under a lock that readers share.
     ForReading,
     /// Under a lock that nobody shares.
@@ -104,7 +106,7 @@ impl Opening {
     }
 
     fn writes(self) -> bool {
-        !matches!(self, Opening::ForReading)
+        !matches!(self, Opening::ForReading | Opening::ToLook)
     }
 }
 
@@ -128,6 +130,15 @@ impl FileDevice {
     /// `InUse` if another process has it open for writing; otherwise as `open`.
     pub fn open_for_reading(path: &Path) -> Result<FileDevice, OpenError> {
         Self::open_patiently(path, Opening::ForReading)
+    }
+
+    /// Opens an existing regular file or block device for reading without a lock, while another process may
+    /// write to it: two reads may see two moments. The kernel refuses every write to it.
+    ///
+    /// # Errors
+    /// `System`, `NotADevice` and `TooSmall`, as `open`.
+    pub fn open_to_look(path: &Path) -> Result<FileDevice, OpenError> {
+        Self::open_with(path, Opening::ToLook)
     }
 
     fn open_patiently(path: &Path, opening: Opening) -> Result<FileDevice, OpenError> {
@@ -225,6 +236,9 @@ fn open_file(path: &Path, opening: Opening) -> Result<(File, bool), OpenError> {
 }
 
 fn lock(file: &File, path: &Path, opening: Opening) -> Result<(), OpenError> {
+    if matches!(opening, Opening::ToLook) {
+        return Ok(());
+    }
     let shared = || rustix::fs::flock(file, FlockOperation::NonBlockingLockShared);
     let locked = if opening.writes() {
         rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)

@@ -1,14 +1,17 @@
 //! Keys of the ordered map. Their numbers are big-endian, so that the order of bytes is the order of numbers.
 //!
 //! ```text
-//!  0   4  volume; 0 in the key of the filesystem record
+//!  0   4  volume; 0 in the keys of records of the whole pool
 //!  4   1  kind
-//!  5   8  inode number; in keys of pool records and counters an id
-//! 13   *  rest: the name (dentry, xattr) or the region's index (8 bytes); empty otherwise
+//!  5   8  inode number; in keys of pool records, counters and names of snapshots an id; in keys of snapshots
+//!         the seq
+//! 13   *  rest: the name (dentry, xattr, snapshot), the region's index (8 bytes), or the volume of a
+//!         snapshot (4 bytes); empty otherwise
 //! ```
 
 use crate::Corrupt;
 use smallvec::SmallVec;
+use warpfire_units::Seq;
 
 use super::{BAD_INO, BAD_KEY, BAD_NAME};
 
@@ -50,6 +53,10 @@ pub enum KeyKind {
     Xattr = 6,
     /// The extents of 1 MiB of a file.
     Region = 7,
+    /// A snapshot of a volume.
+    Snapshot = 8,
+    /// The name of a snapshot.
+    SnapshotName = 9,
 }
 
 /// Which pool record.
@@ -92,6 +99,10 @@ pub enum Key<'a> {
     Xattr(VolumeId, u64, &'a [u8]),
     /// A region of a file, by index.
     Region(VolumeId, u64, u64),
+    /// A snapshot of a volume, by its seq.
+    Snapshot(Seq, VolumeId),
+    /// The name of a snapshot of a volume.
+    SnapshotName(VolumeId, &'a [u8]),
 }
 
 /// An encoded key. Keys of names up to 51 bytes need no allocation.
@@ -155,6 +166,12 @@ pub fn region_range(volume: VolumeId, ino: u64, first: u64) -> (KeyBuf, KeyBuf) 
     (region_key(volume, ino, first), past(volume, KeyKind::Region, ino))
 }
 
+/// The range of keys of all snapshots of a pool, by rising seq: first key, first key past them.
+#[must_use]
+pub fn snapshot_range() -> (KeyBuf, KeyBuf) {
+    (with_rest(VolumeId::POOL, KeyKind::Snapshot, 0, &[]), past(VolumeId::POOL, KeyKind::Snapshot, u64::MAX))
+}
+
 /// A key above every key of this kind and inode: one inode on, or, after the last inode, one byte more.
 fn past(volume: VolumeId, kind: KeyKind, ino: u64) -> KeyBuf {
     match ino.checked_add(1) {
@@ -177,6 +194,8 @@ impl<'a> Key<'a> {
             Key::Dentry(v, dir, name) => dentry_key(v, dir, name),
             Key::Xattr(v, ino, name) => xattr_key(v, ino, name),
             Key::Region(v, ino, index) => region_key(v, ino, index),
+            Key::Snapshot(seq, v) => with_rest(VolumeId::POOL, KeyKind::Snapshot, seq.0, &v.0.to_be_bytes()),
+            Key::SnapshotName(v, name) => with_rest(v, KeyKind::SnapshotName, 1, name),
         }
     }
 
@@ -193,8 +212,9 @@ impl<'a> Key<'a> {
         if id == 0 {
             return Err(BAD_INO);
         }
-        // Volume 0 has the filesystem record and the health record. Every other record belongs to a volume.
-        if volume == VolumeId::POOL && kind != KeyKind::Pool as u8 {
+        // Volume 0 has the records of the whole pool. Every other record belongs to a volume.
+        let of_pool = kind == KeyKind::Pool as u8 || kind == KeyKind::Snapshot as u8;
+        if volume == VolumeId::POOL && !of_pool {
             return Err(BAD_KEY);
         }
         let key = match kind {
@@ -225,6 +245,14 @@ impl<'a> Key<'a> {
             k if k == KeyKind::Region as u8 => {
                 let index = <[u8; 8]>::try_from(rest).map_err(|_| BAD_KEY)?;
                 return Ok(Key::Region(volume, id, u64::from_be_bytes(index)));
+            }
+            k if k == KeyKind::Snapshot as u8 && volume == VolumeId::POOL => {
+                let of = <[u8; 4]>::try_from(rest).map_err(|_| BAD_KEY)?;
+                let of = VolumeId(u32::from_be_bytes(of));
+                return if of == VolumeId::POOL { Err(BAD_KEY) } else { Ok(Key::Snapshot(Seq(id), of)) };
+            }
+            k if k == KeyKind::SnapshotName as u8 && id == 1 => {
+                return dentry_name(rest).map(|name| Key::SnapshotName(volume, name));
             }
             _ => return Err(BAD_KEY),
         };
@@ -258,6 +286,10 @@ mod tests {
         assert_eq!(&key[..], &[0, 0, 0, 1, 5, 0, 0, 0, 0, 0, 0, 1, 2, b'a']);
         let key = Key::Region(VolumeId::FIRST, 7, 3).encode();
         assert_eq!(&key[..], &[0, 0, 0, 1, 7, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 3]);
+        let key = Key::Snapshot(Seq(0x0305), VolumeId::FIRST).encode();
+        assert_eq!(&key[..], &[0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 3, 5, 0, 0, 0, 1]);
+        let key = Key::SnapshotName(VolumeId::FIRST, b"a").encode();
+        assert_eq!(&key[..], &[0, 0, 0, 1, 9, 0, 0, 0, 0, 0, 0, 0, 1, b'a']);
         assert_eq!(
             &Key::Pool(PoolRecordId::Filesystem).encode()[..],
             &[0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]
@@ -276,8 +308,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_decode_or_fail_and_what_decodes_encodes_back(bytes: Vec<u8>, kind in 0u8..9, id in 0u64..4) {
-            let mut likely = vec![0, 0, 0, 1, kind];
+        fn any_bytes_decode_or_fail_and_what_decodes_encodes_back(bytes: Vec<u8>, kind in 0u8..11, id in 0u64..4, volume in 0u8..2) {
+            let mut likely = vec![0, 0, 0, volume, kind];
             likely.extend_from_slice(&id.to_be_bytes());
             likely.extend_from_slice(&bytes);
             for candidate in [&bytes, &likely] {

@@ -14,6 +14,7 @@ mod health;
 mod inode;
 mod key;
 mod pool_records;
+mod snapshot;
 mod visit;
 mod xattr;
 
@@ -29,9 +30,10 @@ pub use health::{DAMAGED_FILES_MAX, DeviceErrors, HealthRecord, LastScrub};
 pub use inode::{Attrs, Dentry, FileKind, Inode, InodeContent, InodeTime, flag};
 pub use key::{
     CounterId, Key, KeyBuf, KeyKind, NAME_BYTES_MAX, PoolRecordId, VolumeId, XATTR_NAME_BYTES_MAX,
-    dentry_key, dentry_range, inode_key, region_key, region_range, xattr_key, xattr_range,
+    dentry_key, dentry_range, inode_key, region_key, region_range, snapshot_range, xattr_key, xattr_range,
 };
 pub use pool_records::{FORMAT_VERSION, FilesystemRecord, VolumeRecord};
+pub use snapshot::{SnapshotName, SnapshotRecord};
 pub use visit::{INLINE_FOREVER_BYTES_MAX, MovedSlices, PackBytes, extents, pointers, relocate};
 pub use xattr::{XATTR_BYTES_MAX, decode_xattr, encode_xattr};
 

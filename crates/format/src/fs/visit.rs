@@ -37,7 +37,9 @@ pub fn extents<'a>(
             Dentry::Embedded(inode) => of_inode(inode),
             Dentry::Reference(..) => None,
         }),
-        Key::Pool(_) | Key::Counter(..) | Key::Xattr(..) => Ok(None),
+        Key::Pool(_) | Key::Counter(..) | Key::Xattr(..) | Key::Snapshot(..) | Key::SnapshotName(..) => {
+            Ok(None)
+        }
     }
 }
 

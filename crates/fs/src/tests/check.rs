@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use warpfire_format::fs::{
     CounterId, Dentry, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent, Key, PoolRecordId,
-    VolumeRecord, decode_counter, decode_region, decode_xattr, flag,
+    SnapshotName, SnapshotRecord, VolumeRecord, decode_counter, decode_region, decode_xattr, flag,
 };
 use warpfire_meta::{Direction, KeyRange, ScanPage, Storage};
+use warpfire_units::Seq;
 
 struct CheckedInode {
     kind: FileKind,
@@ -31,6 +32,8 @@ struct CheckedTree {
     bytes: u64,
     reserved: u64,
     next_ino: u64,
+    /// Snapshots for which no name was met yet.
+    snapshots: BTreeMap<Vec<u8>, Seq>,
 }
 
 /// Checks a store. Panics with the first fault.
@@ -60,6 +63,14 @@ impl CheckedTree {
             Key::Pool(PoolRecordId::Health) => _ = HealthRecord::decode(value).unwrap(),
             Key::Pool(PoolRecordId::Volume(_)) => {
                 assert_eq!(VolumeRecord::decode(value).unwrap().root_ino, 1)
+            }
+            Key::Snapshot(seq, _) => {
+                let name = SnapshotRecord::decode(value).unwrap().name.to_vec();
+                assert!(self.snapshots.insert(name, seq).is_none(), "two snapshots have one name");
+            }
+            // These keys come after those of the snapshots.
+            Key::SnapshotName(_, name) => {
+                assert_eq!(self.snapshots.remove(name), Some(SnapshotName::decode(value).unwrap().seq));
             }
             Key::Counter(_, id) => _ = self.counters.insert(id as u64, decode_counter(value).unwrap()),
             Key::Inode(_, ino) => {
@@ -125,6 +136,7 @@ impl CheckedTree {
     }
 
     fn agree(&self, what: &str) {
+        assert!(self.snapshots.is_empty(), "{what}: snapshots without a name: {:?}", self.snapshots);
         for (ino, kind) in &self.kinds {
             assert_eq!(
                 self.inodes.get(ino).map(|i| i.kind),

@@ -240,6 +240,34 @@ fn a_commit_that_others_outrun_makes_a_short_replay_alone() {
     assert_eq!(log, b"outside outside outside outside inside ");
 }
 
+/// The last step of a commit finds nothing new, if no other transaction commits after the check before it.
+#[test]
+fn a_short_commit_catches_up_before_its_last_step() {
+    let (_, _, fs) = world();
+    for is_checked in [false, true] {
+        let tx = fs.begin().unwrap();
+        append(tx.files(), b"inside ");
+        append(&fs, b"outside ");
+        let mut commit = tx.begin_commit().unwrap();
+        commit.catch_up().unwrap();
+        if is_checked {
+            commit.catch_up_before_the_last_step().unwrap();
+        }
+        assert_eq!(commit.finish().unwrap(), is_checked, "a short check is left to the last step");
+    }
+    let log = fs.read_file(&ROOT, &fs.root(), b"log").unwrap();
+    assert_eq!(log, b"outside outside inside ");
+    // A conflict ends the commit there, too.
+    let tx = fs.begin().unwrap();
+    assert!(tx.files().getattr(&open(tx.files(), b"log")).size_bytes > 0);
+    append(tx.files(), b"inside ");
+    append(&fs, b"outside ");
+    let mut commit = tx.begin_commit().unwrap();
+    commit.catch_up().unwrap();
+    assert_eq!(call_of(commit.catch_up_before_the_last_step()), "read attributes");
+    assert!(matches!(commit.finish(), Err(FsError::Ended)));
+}
+
 /// Replays that take long are never made while others wait. If others change something during each of them,
 /// the commit ends in a conflict.
 #[test]

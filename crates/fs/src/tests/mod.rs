@@ -18,6 +18,7 @@ mod reserved;
 mod serial;
 mod slice_model;
 mod slices;
+mod snapshots;
 mod threads;
 mod times;
 mod transaction_model;

@@ -127,6 +127,7 @@ impl<E: Storage> Fs<E> {
             transactions: TransactionCounters::default(),
             memory: account.clone(),
             root,
+            snapshots: Arc::clone(&self.snapshots),
         }
     }
 

@@ -123,7 +123,7 @@ impl ChangesByOthers {
                 }
             }
             // No call answers by these. A read set beyond its limit covers them too.
-            Key::Pool(_) | Key::Counter(..) => return Ok(true),
+            Key::Pool(_) | Key::Counter(..) | Key::Snapshot(..) | Key::SnapshotName(..) => return Ok(true),
         }
         Ok(false)
     }

@@ -21,7 +21,8 @@
 //! ```text
 //!   0. announce  by the mount, before it calls: the kernel caches no new answers     `visit_changed`
 //!   1. seal      the transaction takes no more calls; its times are settled          `begin_commit`
-//!   2. catch up  beside running work: check all reads                                `catch_up`
+//!   2. catch up  beside running work: check all reads. A short check is left to step 4,
+//!                or made here while no other transaction commits                     `catch_up`
 //!                  │ nothing that matters          │ something that matters
 //!                  │ has changed                   │ has changed
 //!                  │                               ▼

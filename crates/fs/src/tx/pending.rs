@@ -111,6 +111,34 @@ impl<E: Storage> PendingCommit<E> {
     /// # Errors
     /// `Conflict` if a call would answer otherwise now.
     pub fn catch_up(&mut self) -> Result<(), FsError> {
+        // A short check is made once, alone.
+        if self.rounds == 0 && self.has_short_check() {
+            return Ok(());
+        }
+        self.catch_up_now()
+    }
+
+    /// Makes a short check that `catch_up` has left to `finish`. For a caller that lets no other transaction
+    /// commit from now until `finish`: then this check mostly finds all that others change, and `finish`
+    /// answers `true` at once.
+    ///
+    /// # Errors
+    /// As `catch_up`.
+    pub fn catch_up_before_the_last_step(&mut self) -> Result<(), FsError> {
+        if self.rounds > 0 || !self.has_short_check() {
+            return Ok(());
+        }
+        self.catch_up_now()
+    }
+
+    /// Whether a check of all reads is shorter than a millisecond.
+    fn has_short_check(&self) -> bool {
+        self.changes.as_ref().is_none_or(|changes| {
+            changes.reads.key_count() <= READS_ALONE_MAX && changes.reads.ranges().is_empty()
+        })
+    }
+
+    fn catch_up_now(&mut self) -> Result<(), FsError> {
         let outcome = self.try_catch_up();
         self.is_failed |= outcome.is_err();
         self.tx.base.count_conflict(&outcome);
@@ -118,12 +146,7 @@ impl<E: Storage> PendingCommit<E> {
     }
 
     fn try_catch_up(&mut self) -> Result<(), FsError> {
-        let reads = match &self.changes {
-            Some(changes) => &changes.reads,
-            None => return Ok(()),
-        };
-        // A short check is made once, alone.
-        if self.rounds == 0 && reads.key_count() <= READS_ALONE_MAX && reads.ranges().is_empty() {
+        if self.changes.is_none() {
             return Ok(());
         }
         let newest = self.tx.base.engine.snapshot();
@@ -294,7 +317,9 @@ impl<E: Storage> PendingCommit<E> {
             Ok(Key::Inode(_, ino) | Key::Orphan(_, ino) | Key::Xattr(_, ino, _) | Key::Region(_, ino, _)) => {
                 (ino, &b""[..])
             }
-            Ok(Key::Pool(_) | Key::Counter(..)) | Err(_) => (ROOT_INO, &b""[..]),
+            Ok(Key::Pool(_) | Key::Counter(..) | Key::Snapshot(..) | Key::SnapshotName(..)) | Err(_) => {
+                (ROOT_INO, &b""[..])
+            }
         };
         self.tx.path_inside(ino, name)
     }

@@ -179,7 +179,7 @@ impl Log {
             self.write_root(state, state.keep_from)?;
         }
         let edits = self.segment_table.lock().edits();
-        if records.is_empty() && edits.is_empty() {
+        if records.is_empty() && edits.is_empty() && !state.log_writer.is_outdated() {
             return Ok(());
         }
         if is_planted(PlantedBug::FreeBeforeBarrier) {

@@ -30,13 +30,13 @@ mod accept;
 mod cases;
 mod walk;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::Corrupt;
 use warpfire_format::log_state::LogState;
 use warpfire_format::segment::{SegmentKind, SegmentState, SegmentStream};
-use warpfire_pool::{OldZones, Pool, PoolError, Root, SegmentWriter, Suspects};
+use warpfire_pool::{OldZones, Pool, PoolError, Root, SegmentWriter, Suspects, Vacated};
 use warpfire_units::SegmentId;
 
 use accept::AcceptedLog;
@@ -146,6 +146,7 @@ impl Log {
             pool.adopt(descriptor).map_err(unreadable)?;
         }
         pool.check_covered().map_err(|e| unreadable(e.into()))?;
+        pool.look_for_newer_session();
         let (current, resilvered) = if pool.is_for_reading() {
             (None, Vec::new())
         } else {
@@ -244,7 +245,7 @@ fn resilver_damaged(pool: &Pool, accepted: &mut AcceptedLog) -> Vec<OldZones> {
     for descriptor in segments.chain(accepted.past.iter_mut().map(|past| &mut past.descriptor)) {
         let Some(first_stripe) = accepted.damaged.get(&descriptor.id) else { continue };
         let suspects = Suspects::WrittenLast(*first_stripe);
-        let failure = match pool.resilver(descriptor.id, suspects, &BTreeSet::new()) {
+        let failure = match pool.resilver(descriptor.id, suspects, &Vacated::default()) {
             Ok(resilvered) => {
                 assert_eq!(resilvered.descriptor.id, descriptor.id, "a resilvered segment keeps its id");
                 *descriptor = resilvered.descriptor;

@@ -187,6 +187,7 @@ impl StateLog {
     ) -> Result<(), PoolError> {
         let root_bytes = usize::try_from(pool.root_payload_bytes_max()).unwrap_or(usize::MAX);
         let tail_bytes_max = self.tail_bytes_max.min(root_bytes / 4);
+        self.drop_outdated_spares(pool)?;
         let is_weak = self.is_weak(pool);
         if self.tail.len() <= tail_bytes_max && !is_weak {
             return Ok(());
@@ -215,6 +216,14 @@ impl StateLog {
         Ok(())
     }
 
+    /// Frees the spares that new segments are better than. No root names a spare.
+    fn drop_outdated_spares(&mut self, pool: &Pool) -> Result<(), PoolError> {
+        let spares = std::mem::take(&mut self.spares);
+        let (outdated, kept): (VecDeque<_>, _) = spares.into_iter().partition(SegmentWriter::is_outdated);
+        self.spares = kept;
+        outdated.into_iter().try_for_each(|writer| pool.free(writer.id()))
+    }
+
     /// The segments of the chain before. The caller knows that a root without them is durable.
     pub(crate) fn take_replaced(&mut self) -> Vec<SegmentId> {
         std::mem::take(&mut self.replaced)
@@ -225,12 +234,11 @@ impl StateLog {
         if is_planted(PlantedBug::StateKeptWeak) {
             return false;
         }
-        let of_new = 1 + usize::from(pool.geometry(SegmentKind::Mirror).parity);
-        let whole =
-            |d: &SegmentDescriptor| d.columns.iter().filter(|(device, _)| pool.takes_writes(*device)).count();
-        let leaving = pool.leaving_devices();
-        let leaves = |d: &SegmentDescriptor| d.columns.iter().any(|(device, _)| leaving.contains(device));
-        self.lacks_columns || self.chain().iter().any(|d| whole(d) < of_new || leaves(d))
+        let of_new = usize::from(pool.geometry(SegmentKind::Mirror).parity);
+        let lacks = |d: &SegmentDescriptor| pool.losses_left(d.id).is_none_or(|left| left < of_new);
+        let leaves =
+            |d: &SegmentDescriptor| d.columns.iter().any(|(device, zone)| pool.vacates(*device, *zone));
+        self.lacks_columns || self.chain().iter().any(|d| lacks(d) || leaves(d))
     }
 
     /// The whole state as frames.

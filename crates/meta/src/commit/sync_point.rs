@@ -55,7 +55,7 @@ pub(super) enum CollectOutcome {
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Applies the changes that the hook has deferred. The caller holds the locks of all shards.
-    fn run_hook(&self, shards: &mut [ShardWriteGuard<'_, L>]) -> Result<(), MetaError> {
+    pub(super) fn run_hook(&self, shards: &mut [ShardWriteGuard<'_, L>]) -> Result<(), MetaError> {
         assert_eq!(shards.len(), SHARDS, "no commit is in progress at a sync point");
         let hook = self.hook.lock();
         let Some(hook) = &*hook else { return Ok(()) };

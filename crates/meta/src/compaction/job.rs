@@ -162,6 +162,10 @@ pub(crate) struct RewriteJob<'a, L: LogStore, S: Schema> {
     engine: &'a EngineInner<L, S>,
     relocator: JobRelocator<'a, L>,
     writer: TableWriter<L>,
+    /// Number of released snapshots before `visible` was listed.
+    released: u64,
+    /// Whether every version was chosen at the bottom, where no older one exists.
+    is_at_bottom: bool,
     /// Seqs that readers may read at, rising. Every reader of the input reads at one of them or above the
     /// last.
     visible: Vec<Seq>,
@@ -185,6 +189,8 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
         cleaning: &'a BTreeSet<SegmentId>,
         moves: &'a mut SliceMoves,
     ) -> Self {
+        // Before the list: a snapshot that is released later counts as one more.
+        let released = engine.snapshots.released();
         let visible = engine.visible();
         assert!(visible.is_sorted(), "the seqs of readers are in order");
         assert!(!visible.is_empty(), "the newest seq is always visible");
@@ -195,6 +201,8 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
             engine,
             relocator: JobRelocator { log: &engine.log, cleaning, moves, appended: BTreeMap::new() },
             writer: TableWriter::new(engine.log.clone(), engine.table_bytes(), seq_base, others),
+            released,
+            is_at_bottom: true,
             visible,
             before,
             after: Vec::new(),
@@ -207,6 +215,7 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
     /// Writes the versions of one key that must be kept. `bottom`: no run below the job's input holds the
     /// key.
     pub(super) fn push(&mut self, group: &VersionGroup, bottom: bool) -> Result<(), MetaError> {
+        self.is_at_bottom &= bottom;
         let RewriteJob { engine, relocator, writer, visible, after, folded, relocated, .. } = self;
         group.fold(&engine.schema, visible, bottom, folded, |entry| {
             write(&engine.schema, relocator, writer, after, relocated, entry)
@@ -234,7 +243,13 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
         let spare = self.settle(&tables);
         // Once the edit is in the log it may become durable even if the sync fails. From then on `Drop` must
         // not release the new tables' bytes.
-        self.engine.install(into, removed, moved, tables, || self.is_logged = true)?;
+        let added = self.engine.install(into, removed, moved, tables, || self.is_logged = true)?;
+        if self.is_at_bottom {
+            for (_, table) in self.engine.table_set().tables().filter(|(_, t)| added.contains(&t.entry().id))
+            {
+                table.mark_folded(self.released);
+            }
+        }
         // Only now: until here a crash brings back the old tables, which name these bytes.
         for (segment, bytes) in spare {
             self.engine.log.release(segment, bytes);

@@ -9,8 +9,9 @@
 //! 1. Runs stay in the order of their age: the new run takes the place of its group.
 //! 2. Clusters are in key order and do not overlap (assert in `clusters`), so each is compacted alone.
 //! 3. A table that overlaps no other table of the group moves to the new run unchanged, so keys that are
-//!    inserted in order are never rewritten. If the group has the oldest run, tables with deletes are
-//!    rewritten to drop them.
+//!    inserted in order are never rewritten. If the group has the oldest run, tables are
+//!    rewritten from which a version may go: a delete, or one that a snapshot has kept. A table that stayed
+//!    as it is because snapshots need all its versions is not rewritten before one of them is released.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -137,13 +138,14 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(true)
     }
 
-    /// Compacts everything into one run. That drops every version that deletes hide. `false` if there is
+    /// Compacts everything into one run. That drops every version that no reader sees. `false` if there is
     /// nothing to drop, or if a table is unreadable.
     pub(crate) fn compact_all(&self) -> Result<bool, MetaError> {
         let _compacting = self.compacting.lock();
         let table_set = self.table_set();
         let unreadable = table_set.runs.iter().any(Run::is_unreadable);
-        if unreadable || table_set.runs.len() < 2 && table_set.tables().all(|(_, t)| t.entry().deletes == 0) {
+        let released = self.snapshots.released();
+        if unreadable || table_set.runs.len() < 2 && !table_set.tables().any(|(_, t)| t.may_drop(released)) {
             return Ok(false);
         }
         let bytes: u64 = table_set.runs.iter().map(Run::bytes).sum();
@@ -186,9 +188,10 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     ) -> Result<(), MetaError> {
         let mut unchanged = Vec::new();
         let mut overlapping = Vec::new();
+        let released = self.snapshots.released();
         for cluster in clusters(runs) {
             match cluster.as_slice() {
-                [(_, table)] if !(bottom && table.entry().deletes > 0) => unchanged.push(Arc::clone(table)),
+                [(_, table)] if !(bottom && table.may_drop(released)) => unchanged.push(Arc::clone(table)),
                 _ => overlapping.push(cluster),
             }
         }

@@ -23,6 +23,7 @@ mod store_impl;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
@@ -261,7 +262,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     }
 
     /// Makes a change of the tables durable, then visible. Calls `logged` once the change may become durable.
-    /// If the commit log has no room, a checkpoint makes the change durable.
+    /// If the commit log has no room, a checkpoint makes the change durable. Returns the ids of the added
+    /// tables.
     pub(crate) fn install(
         &self,
         into: &InstallInto,
@@ -269,7 +271,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         moved: Vec<u64>,
         added: Vec<TableDescriptor>,
         mut logged: impl FnMut(),
-    ) -> Result<(), MetaError> {
+    ) -> Result<Range<u64>, MetaError> {
         let mut manifest = self.manifest.lock();
         self.latch.check()?;
         let edit = manifest.state.plan(into, removed, moved, added);
@@ -326,7 +328,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
         self.durable.fetch_max(flushed.0, Ordering::AcqRel);
         self.reclaim.note_gain();
-        Ok(())
+        Ok(edit.next_table - edit.added.len() as u64..edit.next_table)
     }
 
     /// Logs a checkpoint: the next recovery begins with this manifest.

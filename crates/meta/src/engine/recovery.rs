@@ -7,13 +7,14 @@
 //! 3. It counts all references anew: the tables' own bytes, the references in their descriptors, and the
 //!    slices that replayed values name. `set_live` hands the counts to the log, which frees every segment
 //!    without any.
-//! 4. It builds the engine, writes the memtable as tables if there is space, and logs a checkpoint.
-//! 5. It starts the threads.
+//! 4. It builds the engine and registers the persistent snapshots of the map (`keep_snapshots`).
+//! 5. It writes the memtable as tables if there is space, and logs a checkpoint.
+//! 6. It starts the threads.
 //!
 //! An engine that only reads (`EngineOptions::read_only`) keeps the memtable of step 2, and takes no part of
-//! steps 4 and 5 that writes.
+//! steps 5 and 6 that writes.
 //!
-//! A crash during steps 1 to 3 changes nothing. A crash in step 4 leaves the old manifest and the records, or
+//! A crash during steps 1 to 3 changes nothing. A crash in step 5 leaves the old manifest and the records, or
 //! the new manifest.
 //!
 //! # Invariants
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use warpfire_env::sync::atomic::AtomicU64;
 
 use warpfire_env::sync::Mutex;
-use warpfire_env::{RankedMutex, RankedReentrantMutex};
+use warpfire_env::{PlantedBug, RankedMutex, RankedReentrantMutex, is_planted};
 use warpfire_format::commit::CommitRecord;
 use warpfire_format::manifest::ManifestEdit;
 use warpfire_format::table::VersionKind;
@@ -45,7 +46,7 @@ use crate::memtable::{KeyOrder, MemtableShard, SHARDS, SLOT_BYTES, shard_of};
 use crate::reserved::ReservedBytes;
 use crate::schema::Schema;
 use crate::snapshot::SnapshotRegistry;
-use crate::store::MetaError;
+use crate::store::{Direction, KeyRange, MetaError, ScanPage};
 use crate::table::BlockCache;
 use crate::table_set::ManifestState;
 
@@ -55,6 +56,11 @@ struct ReplayedLog {
     records: VecDeque<(LogPos, Seq, Vec<u8>)>,
     newest: Seq,
 }
+
+/// Persistent snapshots that an open reads at a time.
+const SNAPSHOTS_A_PAGE: usize = 4096;
+
+const SNAPSHOT_OF_THE_FUTURE: Corrupt = Corrupt::new(332, "a snapshot of a commit that does not exist");
 
 const UNKNOWN_RECORD: Corrupt = Corrupt::new(331, "a log record of no known kind");
 
@@ -199,6 +205,10 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         );
         // The memtable has copies: a flush needs the memory.
         drop(replayed.records);
+        // Before the first job: it must not drop a version that a snapshot shows.
+        if !is_planted(PlantedBug::SnapshotsUnreadAtOpen) {
+            inner.keep_snapshots()?;
+        }
         if inner.options.read_only {
             inner.latch.read_only();
         } else {
@@ -217,6 +227,27 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
+    /// Registers the persistent snapshots that the map names.
+    fn keep_snapshots(&self) -> Result<(), MetaError> {
+        let Some((mut from, end)) = self.schema.snapshot_range() else { return Ok(()) };
+        let newest = self.newest();
+        let mut page = ScanPage::default();
+        loop {
+            let range = KeyRange { start: &from, end: Some(&end) };
+            self.scan(range, newest, Direction::Forward, SNAPSHOTS_A_PAGE, usize::MAX, &mut page)?;
+            for entry in page.iter() {
+                match self.schema.snapshot_seq(entry.key)? {
+                    // The record has a later seq than the snapshot, so the snapshot is in the past.
+                    Some(seq) if seq < newest => self.snapshots.keep(seq),
+                    _ => return Err(SNAPSHOT_OF_THE_FUTURE.into()),
+                }
+            }
+            let Some(last) = page.iter().next_back().filter(|_| page.more) else { return Ok(()) };
+            // The smallest key past the last one.
+            from = [last.key, &[0]].concat();
+        }
+    }
+
     /// Writes the replayed commits as tables and logs a checkpoint, so that the next recovery is short.
     fn write_replayed(&self) -> Result<(), MetaError> {
         match self.freeze().and_then(|_| self.flush_or_reclaim()) {

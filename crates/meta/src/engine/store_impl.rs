@@ -13,7 +13,9 @@ use crate::key_locks::KeyLockGuard;
 use crate::read_set::ReadSet;
 use crate::schema::Schema;
 use crate::snapshot::EngineSnapshot;
-use crate::store::{CommitError, Direction, KeyRange, MetaError, ScanPage, Store, SyncPointHook};
+use crate::store::{
+    CommitError, Direction, KeyRange, MetaError, ScanPage, SnapshotStore, Store, SyncPointHook,
+};
 use crate::table_set::Run;
 
 impl<L: LogStore, S: Schema> Store for Engine<L, S> {
@@ -91,6 +93,20 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
         // First: no step may run on a closed engine.
         self.threads.stop();
         self.inner.close()
+    }
+}
+
+impl<L: LogStore, S: Schema> SnapshotStore for Engine<L, S> {
+    fn commit_snapshot(&self, build: &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError> {
+        self.inner.commit_snapshot(build)
+    }
+
+    fn drop_snapshot(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {
+        self.inner.drop_snapshot(seq, batch)
+    }
+
+    fn snapshot_at(&self, seq: Seq) -> Option<EngineSnapshot> {
+        self.inner.snapshots.acquire_persistent(seq)
     }
 }
 

@@ -6,7 +6,7 @@ mod stream;
 mod writer;
 
 use std::sync::{Arc, OnceLock};
-use warpfire_env::sync::atomic::{AtomicBool, Ordering};
+use warpfire_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use warpfire_format::Corrupt;
 use warpfire_format::manifest::TableDescriptor;
@@ -33,6 +33,9 @@ pub(crate) struct Table<L: LogStore> {
     removed: AtomicBool,
     /// A rewrite could not read or decode some of it.
     unreadable: AtomicBool,
+    /// The number of released snapshots when a job at the bottom chose its versions; `u64::MAX` if that is
+    /// not known.
+    folded_at: AtomicU64,
     /// Stays in memory after the first read: some 4 KiB for a table of 16 MiB, and every lookup needs it.
     top: OnceLock<TopIndex>,
 }
@@ -50,6 +53,7 @@ impl<L: LogStore> Table<L> {
             log,
             removed: AtomicBool::new(false),
             unreadable: AtomicBool::new(false),
+            folded_at: AtomicU64::new(u64::MAX),
             top: OnceLock::new(),
         }
     }
@@ -61,6 +65,18 @@ impl<L: LogStore> Table<L> {
     /// Marks the table as removed. The edit that removes it must be durable.
     pub(crate) fn mark_removed(&self) {
         self.removed.store(true, Ordering::Release);
+    }
+
+    /// Notes that the table has only versions that some reader saw when so many snapshots had been released,
+    /// and that no table has older versions of its keys.
+    pub(crate) fn mark_folded(&self, released: u64) {
+        self.folded_at.store(released, Ordering::Relaxed);
+    }
+
+    /// Whether a rewrite at the bottom may drop a version, if so many snapshots have been released by now.
+    pub(crate) fn may_drop(&self, released: u64) -> bool {
+        (self.entry.deletes > 0 || self.entry.superseded > 0)
+            && self.folded_at.load(Ordering::Relaxed) != released
     }
 
     /// Whether a rewrite has failed to read the table. Then the table is not rewritten before the pool is

@@ -60,6 +60,7 @@ struct TableInProgress {
     smallest: Vec<u8>,
     entries: u64,
     deletes: u64,
+    superseded: u64,
     seq_min: Seq,
     seq_max: Seq,
     written_bytes: u32,
@@ -109,11 +110,13 @@ impl<L: LogStore> TableWriter<L> {
 
     /// Adds a version: keys rise, and the versions of a key come from the newest to the oldest.
     pub(crate) fn push(&mut self, entry: KeyVersion<'_>) -> Result<(), LogError> {
-        if self.open.is_none() || self.last_key != entry.key {
+        let is_superseded = self.open.is_some() && self.last_key == entry.key;
+        if !is_superseded {
             self.begin_key(entry.key)?;
         }
         let open = self.open.as_mut().expect("begin_key opens a table");
         open.entries += 1;
+        open.superseded += u64::from(is_superseded);
         open.deletes += u64::from(entry.kind == VersionKind::Delete);
         if entry.seq != Seq(0) {
             open.seq_max = open.seq_max.max(entry.seq);
@@ -141,6 +144,7 @@ impl<L: LogStore> TableWriter<L> {
             smallest: key.to_vec(),
             entries: 0,
             deletes: 0,
+            superseded: 0,
             seq_min: Seq(0),
             seq_max: Seq(0),
             written_bytes: 0,
@@ -213,6 +217,7 @@ impl<L: LogStore> TableWriter<L> {
             run: 0,
             entries: open.entries,
             deletes: open.deletes,
+            superseded: open.superseded,
             len_bytes: open.written_bytes,
             top_len_bytes,
             seq_min: open.seq_min,

@@ -221,6 +221,7 @@ mod tests {
             run: 0,
             entries: 1,
             deletes: 0,
+            superseded: 0,
             len_bytes: 0,
             top_len_bytes: 0,
             seq_min: Seq(1),

@@ -8,6 +8,7 @@ mod model;
 mod reserved;
 mod rewriting;
 mod runs;
+mod snapshots;
 mod space;
 mod syncs;
 mod threads;

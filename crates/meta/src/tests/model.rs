@@ -1,12 +1,14 @@
 //! Random histories on the engine and on `MapStore`: both must answer alike at every version that is held.
 
+use std::collections::BTreeSet;
+
 use warpfire_log::{Admit, LogStore, MemLog, MemLogOptions, RecoveredLog, Stream};
 use warpfire_units::Seq;
 
-use crate::testing::{ListSchema, Rng, clear_item, pointer_item, resolved, text_item};
+use crate::testing::{ListSchema, Rng, clear_item, pointer_item, resolved, snapshot_key, text_item};
 use crate::{
     Background, Batch, Direction, Engine, EngineOptions, EngineSnapshot, KeyRange, MapStore, ScanPage,
-    SliceStore, Store,
+    SliceStore, SnapshotStore, Store,
 };
 
 type TestEngine = Engine<MemLog, ListSchema>;
@@ -22,12 +24,34 @@ fn open(log: MemLog, recovered: RecoveredLog) -> TestEngine {
     Engine::open(log, recovered, ListSchema, options).unwrap()
 }
 
+/// A commit of the history.
+enum HistoryStep {
+    Commit(Batch),
+    MakeSnapshot,
+    DropSnapshot(Seq),
+}
+
+/// Makes a persistent snapshot.
+fn make_snapshot(store: &impl SnapshotStore) -> Seq {
+    let text = text_item(b"a snapshot");
+    store.commit_snapshot(&mut |seq, batch| batch.put(&snapshot_key(seq), &text)).unwrap()
+}
+
+/// Drops a persistent snapshot.
+fn drop_snapshot(store: &impl SnapshotStore, seq: Seq) {
+    let mut batch = Batch::new();
+    batch.delete(&snapshot_key(seq));
+    store.drop_snapshot(seq, &batch).unwrap();
+}
+
 struct EngineAndTwin {
     rng: Rng,
     engine: TestEngine,
     twin: MapStore<ListSchema>,
     /// Every commit, as the twin got it.
-    history: Vec<Batch>,
+    history: Vec<HistoryStep>,
+    /// The persistent snapshots.
+    kept: BTreeSet<Seq>,
     synced: Seq,
     held: Vec<(EngineSnapshot, EngineSnapshot)>,
     keys: u64,
@@ -43,6 +67,7 @@ impl EngineAndTwin {
             engine: open(log, RecoveredLog::empty()),
             twin: MapStore::new(ListSchema),
             history: Vec::new(),
+            kept: BTreeSet::new(),
             synced: Seq(0),
             held: Vec::new(),
             keys,
@@ -102,13 +127,15 @@ impl EngineAndTwin {
         let twin_seq = self.twin.commit(&twin_batch, None, Admit::User).unwrap();
         assert_eq!(seq, twin_seq);
         SliceStore::release(&self.engine, &slices);
-        self.history.push(twin_batch);
+        self.history.push(HistoryStep::Commit(twin_batch));
     }
 
     fn at(&mut self) -> Seq {
-        match self.rng.below(self.held.len() as u64 + 1) as usize {
+        let kept = self.kept.iter().copied();
+        let seqs: Vec<Seq> = self.held.iter().map(|(snapshot, _)| snapshot.seq()).chain(kept).collect();
+        match self.rng.below(seqs.len() as u64 + 1) as usize {
             0 => Seq::MAX,
-            n => self.held[n - 1].0.seq(),
+            n => seqs[n - 1],
         }
     }
 
@@ -157,15 +184,48 @@ impl EngineAndTwin {
         self.history.truncate(newest.0 as usize);
         assert_eq!(self.history.len(), newest.0 as usize, "a commit came from nowhere");
         self.twin = MapStore::new(ListSchema);
-        for batch in &self.history {
-            self.twin.commit(batch, None, Admit::User).unwrap();
+        self.kept.clear();
+        for step in &self.history {
+            match step {
+                HistoryStep::Commit(batch) => drop(self.twin.commit(batch, None, Admit::User).unwrap()),
+                HistoryStep::MakeSnapshot => drop(self.kept.insert(make_snapshot(&self.twin))),
+                HistoryStep::DropSnapshot(seq) => {
+                    drop_snapshot(&self.twin, *seq);
+                    self.kept.remove(seq);
+                }
+            }
         }
         self.synced = newest;
+        for seq in &self.kept {
+            assert!(self.engine.snapshot_at(*seq).is_some(), "the crash lost the snapshot at {seq:?}");
+        }
+    }
+
+    fn make_snapshot(&mut self) {
+        let seq = make_snapshot(&self.engine);
+        assert_eq!(seq, make_snapshot(&self.twin));
+        self.history.push(HistoryStep::MakeSnapshot);
+        self.kept.insert(seq);
+    }
+
+    /// Drops one of the persistent snapshots, if there is one.
+    fn drop_snapshot(&mut self) {
+        let n = self.rng.below(self.kept.len().max(1) as u64) as usize;
+        let Some(&seq) = self.kept.iter().nth(n) else { return };
+        drop_snapshot(&self.engine, seq);
+        drop_snapshot(&self.twin, seq);
+        self.history.push(HistoryStep::DropSnapshot(seq));
+        self.kept.remove(&seq);
+        assert!(self.engine.snapshot_at(seq).is_none());
+        // Everything up to the removal of the record is durable.
+        self.synced = Seq(self.history.len() as u64);
     }
 
     fn step(&mut self) {
         match self.rng.below(1000) {
-            0..700 => self.commit(),
+            0..680 => self.commit(),
+            680..690 => self.make_snapshot(),
+            690..700 => self.drop_snapshot(),
             700..800 => self.check_get(),
             800..880 => self.check_scan(),
             880..920 if self.held.len() < 5 => {
@@ -208,6 +268,9 @@ fn run(seed: u64, steps: usize) {
     }
     // When nothing is stored any more, nothing is referenced any more.
     world.held.clear();
+    while !world.kept.is_empty() {
+        world.drop_snapshot();
+    }
     let snapshot = world.engine.snapshot();
     let mut page = ScanPage::default();
     let all = KeyRange { start: b"", end: None };

@@ -92,12 +92,14 @@ impl<E: Storage> Server<E> {
         self.context.nodes.count_lookup(self.context.root_number, &self.fs.root());
     }
 
-    /// Answers with the root directory. The lookup is counted.
-    pub(super) fn reply_counted_root(&self, reply: ReplyEntry) {
+    /// Answers with the root directory, by a name that the kernel may cache for `name_ttl`. The lookup is
+    /// counted.
+    pub(super) fn reply_counted_root(&self, name_ttl: Duration, reply: ReplyEntry) {
         self.context.requests.count();
         let pass = self.pass();
         let attr = self.sent_attr(&self.fs.getattr(&self.fs.root()));
-        reply.entry(pass.cache_time(), &attr);
+        let attr_ttl = pass.cache_time();
+        reply.entry_with_ttls(name_ttl.min(attr_ttl), attr_ttl, &attr);
     }
 
     /// Answers with a node, and counts the lookup.

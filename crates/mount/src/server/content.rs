@@ -25,8 +25,8 @@ use std::sync::{Arc, OnceLock};
 use tracing::span::EnteredSpan;
 use warpfire_fs::{Fs, FsError, NodeRef, Position, Seek};
 use warpfire_fuse::{
-    Errno, INodeNo, Notifier, OpenFlags, ReadRequest, ReplyData, ReplyLseek, ReplyWrite, Request,
-    WriteRequest,
+    Errno, FileHandle, FopenFlags, INodeNo, Notifier, OpenFlags, ReadRequest, ReplyData, ReplyLseek,
+    ReplyWrite, Request, WriteRequest,
 };
 use warpfire_meta::Storage;
 
@@ -42,6 +42,20 @@ use crate::views::MountKind;
 /// Most rounds of writing a hole back for one LSEEK. A program that makes holes all the time could go on for
 /// ever.
 const SEEK_ROUNDS_MAX: u32 = 16;
+
+/// The handle of a file that OPEN has opened for appending alone. The kernel sends its writes straight from
+/// the memory of the program: as a rule nobody reads the new bytes in the same transaction. So it makes no
+/// pages, and does not read `security.capability` before the first write (the server removes it).
+const APPENDING: FileHandle = FileHandle(1);
+
+/// The handle of a file that is opened with these flags, and how the kernel treats the file.
+pub(super) fn opened(flags: OpenFlags) -> (FileHandle, FopenFlags) {
+    let only_appends = flags.0 & libc::O_APPEND != 0 && flags.0 & libc::O_ACCMODE == libc::O_WRONLY;
+    match only_appends {
+        true => (APPENDING, FopenFlags::KEEP_CACHE.union(FopenFlags::DIRECT_IO)),
+        false => (FileHandle(0), FopenFlags::KEEP_CACHE),
+    }
+}
 
 /// A range of a file in the kernel's page cache.
 struct CachedRange {
@@ -69,14 +83,14 @@ impl<E: Storage> Server<E> {
 
     /// The node of a request on content, and whether the kernel may have pages of the file. The request fills
     /// pages unless it is direct.
-    fn content_node(&self, ino: INodeNo, flags: OpenFlags) -> RequestResult<(NodeRef, bool)> {
+    fn content_node(&self, ino: INodeNo, is_direct: bool) -> RequestResult<(NodeRef, bool)> {
         self.context.requests.count();
-        self.context.nodes.get_content(ino.0, !is_direct(flags)).ok_or(STALE)
+        self.context.nodes.get_content(ino.0, !is_direct).ok_or(STALE)
     }
 
     pub(super) fn read_content(&self, req: &Request, ino: INodeNo, read: ReadRequest, reply: ReplyData) {
         let span = enter_request(req, "read", ino);
-        let node = match self.content_node(ino, read.flags) {
+        let node = match self.content_node(ino, is_direct(read.flags)) {
             Ok((node, _)) => node,
             Err(Refusal(errno)) => return reply.error(errno),
         };
@@ -108,19 +122,20 @@ impl<E: Storage> Server<E> {
         write: WriteRequest<'_>,
         reply: ReplyWrite,
     ) {
-        let WriteRequest { offset, data, write_flags, flags } = write;
+        let WriteRequest { handle, offset, data, write_flags, flags } = write;
+        let is_direct = is_direct(flags) || handle == APPENDING;
         let pass = self.pass();
         let len = data.len() as u64;
         pass.note_data(ino.0, offset..offset.saturating_add(len));
         let groups = CallerGroups::of(req.pid());
         let caller = set_id_caller(caller(req, &groups), write_flags.kills_set_id());
-        let written = self.content_node(ino, flags).and_then(|(node, has_pages)| {
+        let written = self.content_node(ino, is_direct).and_then(|(node, has_pages)| {
             if let Some(stale) = pass.stale_pages() {
                 let size = self.fs.getattr(&node).size_bytes;
                 let write = |at, run: &[u8]| self.fs.write(&caller, &node, Position::At(at), run).map(drop);
                 if !write_flags.is_write_back() {
                     // A direct write does not change the kernel's pages.
-                    if !is_direct(flags) {
+                    if !is_direct {
                         stale.note_write(ino.0, offset, data)?;
                     }
                 } else if stale.merge(ino.0, offset, data, size, write)? {
@@ -146,7 +161,7 @@ impl<E: Storage> Server<E> {
             // After the answer: until then the kernel keeps a page of the write locked.
             reply.written(count);
             self.context.blocking_threads.spawn_elsewhere(move || range.drop_pages(offset, len));
-        } else if has_pages && is_direct(flags) {
+        } else if has_pages && is_direct {
             self.context.blocking_threads.spawn_elsewhere(move || {
                 range.drop_pages(offset, len);
                 reply.written(count);
@@ -163,7 +178,7 @@ impl<E: Storage> Server<E> {
     /// The position of a write. The kernel's offset of an append is the end of the file as the kernel knows
     /// it, which a commit or an ioctl may have moved since.
     fn write_position(&self, node: &NodeRef, write: &WriteRequest<'_>) -> Position {
-        let WriteRequest { offset, data, write_flags, flags } = *write;
+        let WriteRequest { offset, data, write_flags, flags, .. } = *write;
         let appends = flags.0 & libc::O_APPEND != 0 && !write_flags.is_write_back();
         if !appends {
             return Position::At(offset);
@@ -239,8 +254,10 @@ impl ContentRead {
         reply: ReplyData,
     ) {
         let ContentRead { ino, offset, size, .. } = *self;
-        let _request = RequestScope::new(fs, failures, "read", ino, Some(offset), self.process, span);
-        pass.note_data(ino.0, offset..offset.saturating_add(size.into()));
+        let bytes = offset..offset.saturating_add(size.into());
+        let _request = RequestScope::new(fs, failures, "read", ino, Some(offset), self.process, span)
+            .of_content(&self.node, bytes.clone());
+        pass.note_data(ino.0, bytes);
         if let (Some(stale), true) = (pass.stale_pages(), self.fills_pages) {
             stale.note_read(ino.0, offset, size.into());
         }

@@ -41,11 +41,13 @@ impl<E: Storage> Server<E> {
                 let Some(request) = views::DiffRequest::decode(given) else {
                     return reply.error(Errno::INVAL);
                 };
+                let Some((control, request)) = self.context.mount_kind.diff_target(request) else {
+                    return reply.error(Errno::NOTTY);
+                };
                 let answer = move |listed: Result<Box<views::DiffBlock>, Errno>| match listed {
                     Ok(block) => reply.ioctl(0, &*block),
                     Err(errno) => reply.error(errno),
                 };
-                let (control, request) = self.context.mount_kind.diff_target(request);
                 Arc::clone(control).list(requester, request, Box::new(answer));
             }
             _ if slices::SliceRequest::is_known(command) => {

@@ -6,7 +6,8 @@
 //! 2. A file is opened without the server: OPEN and CREATE are answered with `ENOSYS`, so the kernel makes a
 //!    file with MKNOD and opens it itself. No request on a file carries a handle; only directories have one.
 //!    The exception is OPEN in views with checked permissions, which says why the kernel asked for attributes
-//!    (`serves_open`). Its handle is 0 and means nothing.
+//!    (`serves_open`); CREATE spares it for a new file. The handle is `content::APPENDING` or 0, which means
+//!    nothing.
 //! 3. A request that may have changed the filesystem marks `changes`, so that the interval sync runs.
 //! 4. An answer that the kernel may cache is sent under a pass (`pass`; see `invalidation_gate.rs`).
 //!
@@ -19,6 +20,7 @@ mod flags;
 mod init;
 mod ioctl;
 mod listing;
+mod main_server;
 mod request;
 mod view_server;
 
@@ -50,8 +52,10 @@ use crate::options::PermissionChecks;
 use crate::slices::SliceShelf;
 use crate::views::MountKind;
 use attributes_asked::AttributesAsked;
+use content::opened;
 use flags::{alloc_mode, file_kind, rename_mode, xattr_mode};
 use listing::OpenDirs;
+pub(crate) use main_server::MainServer;
 use request::{
     PollOnDrop, Refusal, RequestGuard, RequestResult, STALE, caller, enter_request, set_id_caller, sized,
 };
@@ -118,6 +122,8 @@ pub(crate) struct ServerContext {
     pub(crate) connection: KernelConnection,
     /// The kernel's number of the root directory.
     pub(crate) root_number: u64,
+    /// Added to the number of every other inode. It is 0 outside of snapshots.
+    pub(crate) number_base: u64,
     /// The inodes that the kernel remembers.
     pub(crate) nodes: Arc<KernelNodes<NodeRef>>,
     /// Limits what the kernel may cache.
@@ -150,9 +156,9 @@ impl<E: Storage> Server<E> {
         }
     }
 
-    /// The number that the kernel has for an inode: its own, except for the root of a view.
+    /// The number that the kernel has for an inode: its own, except for the root of a view, and in snapshots.
     fn number_of(&self, ino: u64) -> u64 {
-        if ino == INodeNo::ROOT.0 { self.context.root_number } else { ino }
+        if ino == INodeNo::ROOT.0 { self.context.root_number } else { self.context.number_base + ino }
     }
 
     /// Attributes as the kernel gets them.
@@ -210,6 +216,46 @@ impl<E: Storage> Server<E> {
         self.context.changes.mark();
     }
 
+    /// Makes a file, as MKNOD and CREATE ask for it.
+    fn make_node(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &[u8],
+        made: NewNode,
+    ) -> RequestResult<NodeRef> {
+        let groups = CallerGroups::of(req.pid());
+        let dir = self.node(parent)?;
+        let NewNode { mode, umask, rdev } = made;
+        let kind = file_kind(mode).ok_or(Refusal(Errno::INVAL))?;
+        let mode = NewMode { mode: mode & 0o7777, umask };
+        match self.fs.mknod(&caller(req, &groups), &dir, name, kind, mode, u64::from(rdev)) {
+            // The kernel has just found no such name, so a commit has made it since. The request may be of an
+            // open(2) without `O_EXCL`, which then opens the file: the kernel looks up again.
+            Err(FsError::Exists) => Err(STALE),
+            made => Ok(made?),
+        }
+    }
+
+    /// Answers with a file that the request made and opened, and counts the lookup.
+    fn reply_created(
+        &self,
+        pass: &GatePass<'_>,
+        answer: RequestResult<NodeRef>,
+        flags: OpenFlags,
+        reply: ReplyCreate,
+    ) {
+        match answer {
+            Ok(node) => {
+                self.count_lookup(self.number_of(node.ino()), &node);
+                let (handle, flags) = opened(flags);
+                reply.created(pass.cache_time(), &self.sent_attr(&self.fs.getattr(&node)), handle, flags);
+            }
+            Err(Refusal(errno)) => reply.error(errno),
+        }
+        self.context.changes.mark();
+    }
+
     /// Answers a request that changes something and returns nothing.
     fn reply_done(&self, answer: RequestResult<()>, reply: ReplyEmpty) {
         match answer {
@@ -224,7 +270,7 @@ impl<E: Storage> Filesystem for Server<E> {
     fn init(&mut self, config: &mut KernelConfig) -> std::io::Result<()> {
         let listings = match self.context.mount_kind {
             MountKind::MainMount(_) => init::ListingDetail::WithAttributes,
-            MountKind::View(..) => init::ListingDetail::NamesOnly,
+            MountKind::View(..) | MountKind::Snapshot => init::ListingDetail::NamesOnly,
         };
         init::configure(config, self.checks, listings)
     }
@@ -318,20 +364,26 @@ impl<E: Storage> Filesystem for Server<E> {
     fn mknod(&self, req: &Request, parent: INodeNo, name: &[u8], made: NewNode, reply: ReplyEntry) {
         let _request = self.enter(req, "mknod", parent);
         let pass = self.pass();
-        let groups = CallerGroups::of(req.pid());
-        let made = self.node(parent).and_then(|dir| {
-            let NewNode { mode, umask, rdev } = made;
-            let kind = file_kind(mode).ok_or(Refusal(Errno::INVAL))?;
-            let caller = caller(req, &groups);
-            let mode = NewMode { mode: mode & 0o7777, umask };
-            match self.fs.mknod(&caller, &dir, name, kind, mode, u64::from(rdev)) {
-                // The kernel has just found no such name, so a commit has made it since. The request may be
-                // of an open(2) without `O_EXCL`, which then opens the file: the kernel looks up again.
-                Err(FsError::Exists) => Err(STALE),
-                made => Ok(made?),
-            }
-        });
+        let made = self.make_node(req, parent, name, made);
         self.reply_new_entry(&pass, made, reply);
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &[u8],
+        made: NewNode,
+        flags: OpenFlags,
+        reply: ReplyCreate,
+    ) {
+        let _request = self.enter(req, "create", parent);
+        if !self.serves_open() {
+            return reply.error(Errno::NOSYS);
+        }
+        let pass = self.pass();
+        let made = self.make_node(req, parent, name, made);
+        self.reply_created(&pass, made, flags, reply);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &[u8], made: NewNode, reply: ReplyEntry) {
@@ -405,7 +457,7 @@ impl<E: Storage> Filesystem for Server<E> {
         self.reply_new_entry(&pass, linked, reply);
     }
 
-    fn open(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _request = self.enter(req, "open", ino);
         if !self.serves_open() {
             return reply.error(Errno::NOSYS);
@@ -413,10 +465,11 @@ impl<E: Storage> Filesystem for Server<E> {
         if let Some(number) = self.attributes_asked.take(req.pid(), ino) {
             self.fs.mark_unseen(number);
         }
-        reply.opened(FileHandle(0), FopenFlags::KEEP_CACHE);
+        let (handle, flags) = opened(flags);
+        reply.opened(handle, flags);
     }
 
-    /// The file is open in the answer. Its handle is 0 and means nothing.
+    /// The file is open in the answer. Its handle means nothing.
     fn tmpfile(&self, req: &Request, parent: INodeNo, made: NewNode, reply: ReplyCreate) {
         let _request = self.enter(req, "tmpfile", parent);
         let pass = self.pass();
@@ -425,15 +478,7 @@ impl<E: Storage> Filesystem for Server<E> {
             let mode = NewMode { mode: made.mode & 0o7777, umask: made.umask };
             Ok(self.fs.tmpfile(&caller(req, &groups), &dir, mode)?)
         });
-        match made {
-            Ok(node) => {
-                self.count_lookup(node.ino(), &node);
-                let keep = pass.cache_time();
-                reply.created(keep, keep, &self.sent_attr(&self.fs.getattr(&node)), FileHandle(0));
-            }
-            Err(Refusal(errno)) => reply.error(errno),
-        }
-        self.context.changes.mark();
+        self.reply_created(&pass, made, OpenFlags(0), reply);
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, reply: ReplyOpen) {

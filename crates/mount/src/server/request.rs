@@ -1,13 +1,13 @@
 //! Parts of every request: its span, the guard that it holds, its caller, and the error of a refused one.
 
 use std::cell::Cell;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use tracing::span::EnteredSpan;
 use warpfire_fs::acl::Caller;
-use warpfire_fs::{Fs, FsError};
+use warpfire_fs::{Fs, FsError, NodeRef};
 use warpfire_fuse::{Errno, INodeNo, ReplyXattr, Request};
 use warpfire_meta::Storage;
 
@@ -40,6 +40,8 @@ pub(super) struct RequestScope<'a, E: Storage> {
     ino: u64,
     offset: Option<u64>,
     process: u32,
+    /// The file and the bytes of a read.
+    content: Option<(NodeRef, Range<u64>)>,
     _span: EnteredSpan,
 }
 
@@ -85,7 +87,13 @@ impl<'a, E: Storage> RequestScope<'a, E> {
         span: EnteredSpan,
     ) -> Self {
         IN_REQUEST.set(true);
-        RequestScope { fs, failures, operation, ino: ino.0, offset, process, _span: span }
+        RequestScope { fs, failures, operation, ino: ino.0, offset, process, content: None, _span: span }
+    }
+
+    /// Says which bytes the request reads.
+    pub(super) fn of_content(mut self, node: &NodeRef, bytes: Range<u64>) -> Self {
+        self.content = Some((NodeRef::clone(node), bytes));
+        self
     }
 }
 
@@ -99,6 +107,12 @@ impl<E: Storage> Drop for RequestScope<'_, E> {
             offset: self.offset,
             process: self.process,
             error,
+            wanted: self.content.as_ref().map(|(_, bytes)| bytes.clone()),
+            lost_in: &|bytes| {
+                let of_node =
+                    |(node, _): &(NodeRef, Range<u64>)| self.fs.unreadable(node, bytes.clone()).ok();
+                self.content.as_ref().and_then(of_node).unwrap_or_default()
+            },
             path_of: &|ino| self.fs.shown_path(ino),
         });
     }

@@ -21,22 +21,24 @@
 //! 2. While a view closes, nobody enters the transaction: its name is not found (`lookup`). So a forgotten
 //!    inode stays forgotten.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use warpfire_fs::FileKind;
+use warpfire_fs::{FileKind, NodeRef};
 use warpfire_fuse::{
     AttrChange, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, NewNode,
-    OpenFlags, ReadRequest, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    Notifier, OpenFlags, ReadRequest, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx,
     ReplyWrite, ReplyXattr, Request, SetXattr, Time, WriteRequest,
 };
 use warpfire_meta::Storage;
 
-use super::request::{RequestResult, STALE, sized};
+use super::request::{RequestResult, STALE, enter_request, sized};
 use super::{KernelConnection, Refusal, Server, init};
 use crate::invalidation_gate::CACHE_TIME;
+use crate::kernel_nodes::KernelNodes;
 use crate::options::PermissionChecks;
 
 /// The inode number of the root of a transaction in a view. The root of the view itself has the number 1. No
@@ -46,6 +48,9 @@ pub const VIEW_ROOT_NUMBER: u64 = 1 << 62;
 /// How long `close` waits for the kernel to forget. It does so within microseconds, unless something is in
 /// use.
 const FORGET_WAIT: Duration = Duration::from_millis(20);
+
+/// Most inodes that the kernel is asked to forget one by one at the end of a transaction.
+const FORGOTTEN_ONE_BY_ONE_MAX: usize = 16;
 
 /// What a view shows; its server and its transaction share it.
 pub(crate) struct ShownTransaction<E: Storage> {
@@ -87,6 +92,7 @@ impl<E: Storage> ShownTransaction<E> {
         let (name, server) = (shown.name.clone(), Arc::clone(&shown.server));
         drop(state);
         let notifier = self.connection.notifier.get().expect("the notifier is set before the first request");
+        forget_few(&server.context.nodes, notifier);
         // Unlocked: the kernel waits for answers to lookups of the name. It drops all names below, and so all
         // inodes that nobody uses. If it knows no such name, it has none of them.
         if let Err(e) = notifier.inval_entry(INodeNo::ROOT, &name) {
@@ -119,6 +125,27 @@ impl<E: Storage> ShownTransaction<E> {
     /// As `server`, for a request on an inode of the transaction. The root of the view cannot be changed.
     fn server_of(&self, ino: INodeNo) -> RequestResult<Arc<Server<E>>> {
         if ino == INodeNo::ROOT { Err(Refusal(Errno::PERM)) } else { self.server() }
+    }
+}
+
+/// Asks the kernel to forget the files of a small transaction one by one, and its root last. If it forgets
+/// the root, the name of the transaction goes too, and `inval_entry` finds nothing. Otherwise `inval_entry`
+/// also drops the attributes of the view's root, and the next transaction costs a GETATTR more.
+fn forget_few(nodes: &KernelNodes<NodeRef>, notifier: &Notifier) {
+    let mut few = nodes.list_few(FORGOTTEN_ONE_BY_ONE_MAX);
+    if few.is_empty() {
+        return;
+    }
+    // The kernel keeps a directory while it knows names in it. Mostly a directory is older than its
+    // files, and has a smaller number; the kernel keeps those for which that is not so.
+    few.sort_by_key(|(number, node)| {
+        (*number == VIEW_ROOT_NUMBER, node.kind() == FileKind::Directory, Reverse(*number))
+    });
+    let numbers: Vec<u64> = few.iter().map(|(number, _)| *number).collect();
+    // Dropped first: a node in use here would outlive the FORGET of the kernel.
+    drop(few);
+    if let Err(e) = notifier.prune(&numbers) {
+        tracing::debug!(error = %e, "inodes not dropped");
     }
 }
 
@@ -197,13 +224,14 @@ impl<E: Storage> Filesystem for ViewServer<E> {
                 Err(Refusal(errno)) => reply.error(errno),
             };
         }
+        let _span = enter_request(req, "lookup", parent);
         let entered = self.shown.shown.lock().as_ref().and_then(|shown| {
             let is_open = shown.name == name && !shown.is_closing;
             // Counted under the lock: `close` finds the count, or forbids the answer.
             is_open.then(|| shown.server.count_root()).map(|()| Arc::clone(&shown.server))
         });
         match entered {
-            Some(server) => server.reply_counted_root(reply),
+            Some(server) => server.reply_counted_root(CACHE_TIME, reply),
             // Not cached by the kernel, unlike an answer that the name does not exist.
             None => reply.error(Errno::NOENT),
         }
@@ -222,6 +250,7 @@ impl<E: Storage> Filesystem for ViewServer<E> {
 
     fn getattr(&self, req: &Request, ino: INodeNo, reply: ReplyAttr) {
         if ino == INodeNo::ROOT {
+            let _span = enter_request(req, "getattr", ino);
             return reply.attr(CACHE_TIME, &root_attr());
         }
         match self.shown.server() {
@@ -232,6 +261,7 @@ impl<E: Storage> Filesystem for ViewServer<E> {
 
     fn statx(&self, req: &Request, ino: INodeNo, reply: ReplyStatx) {
         if ino == INodeNo::ROOT {
+            let _span = enter_request(req, "statx", ino);
             return reply.attr(CACHE_TIME, &root_attr());
         }
         match self.shown.server() {
@@ -240,8 +270,15 @@ impl<E: Storage> Filesystem for ViewServer<E> {
         }
     }
 
+    /// A file that `Server::open` has opened. Its transaction may have ended since.
+    fn release(&self, req: &Request, ino: INodeNo, _handle: FileHandle, reply: ReplyEmpty) {
+        let _span = enter_request(req, "release", ino);
+        reply.ok();
+    }
+
     fn opendir(&self, req: &Request, ino: INodeNo, reply: ReplyOpen) {
         if ino == INodeNo::ROOT {
+            let _span = enter_request(req, "opendir", ino);
             return reply.opened(FileHandle(0), FopenFlags::NONE);
         }
         match self.shown.server() {
@@ -307,6 +344,7 @@ impl<E: Storage> Filesystem for ViewServer<E> {
     }
 
     forwarded! {
+        create(parent, name: &[u8], made: NewNode, flags: OpenFlags) -> ReplyCreate;
         fallocate(ino, mode: i32, offset: u64, len: u64) -> ReplyEmpty;
         fsync(ino) -> ReplyEmpty;
         fsyncdir(ino) -> ReplyEmpty;

@@ -53,6 +53,8 @@ impl<E: Storage> Views<E> {
         // Beside other commits too: a replay may take long.
         commit.catch_up()?;
         let _one_at_a_time = self.committing.lock();
+        // Before the announcement: the caches are emptied once, and not again after a conflict.
+        commit.catch_up_before_the_last_step()?;
         let gate = &self.main.gate;
         let _announcement = gate.announce();
         let outcome = self.finish_announced(&mut commit);

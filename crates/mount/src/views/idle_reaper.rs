@@ -26,7 +26,8 @@ impl<E: Storage> Views<E> {
                 registry.views.values_mut().filter_map(|entry| self.take_abandoned(entry)).collect();
             let expired = registry.kept.take_expired(SystemClock.monotonic_nanos());
             if abandoned.is_empty() && expired.is_empty() {
-                self.registry_changed.wait_for(&mut registry, CHECK_PAUSE);
+                // Transactions that begin and end do not wake it: short ones would do nothing but that.
+                self.stopped.wait_for(&mut registry, CHECK_PAUSE);
                 continue;
             }
             // Unlocked: an abort unmounts the view, and requests to the registry must not wait for that.
@@ -52,7 +53,7 @@ impl<E: Storage> Views<E> {
 }
 
 impl Process {
-    fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         let mut ends = [PollFd::new(&self.handle, PollFlags::IN)];
         poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }

@@ -107,6 +107,8 @@ pub(crate) enum MountKind {
     MainMount(Arc<dyn TransactionControl>),
     /// The view of the transaction with this id: only DIFF, because transactions are not nested.
     View(Arc<dyn TransactionControl>, u64),
+    /// A snapshot in the main mount: none.
+    Snapshot,
 }
 
 impl MountKind {
@@ -114,19 +116,23 @@ impl MountKind {
     pub(crate) fn main_control(&self) -> Option<&Arc<dyn TransactionControl>> {
         match self {
             MountKind::MainMount(control) => Some(control),
-            MountKind::View(..) => None,
+            MountKind::View(..) | MountKind::Snapshot => None,
         }
     }
 
     /// The control that lists changes, and the request with the id of the transaction: in a view, id 0 is its
-    /// own.
-    pub(crate) fn diff_target(&self, request: DiffRequest) -> (&Arc<dyn TransactionControl>, DiffRequest) {
-        match self {
+    /// own. `None` in a snapshot.
+    pub(crate) fn diff_target(
+        &self,
+        request: DiffRequest,
+    ) -> Option<(&Arc<dyn TransactionControl>, DiffRequest)> {
+        Some(match self {
+            MountKind::Snapshot => return None,
             MountKind::View(control, own) if request.id == 0 => {
                 (control, DiffRequest { id: *own, ..request })
             }
             MountKind::MainMount(control) | MountKind::View(control, _) => (control, request),
-        }
+        })
     }
 }
 
@@ -155,6 +161,8 @@ pub(crate) struct Views<E: Storage> {
     registry: Mutex<ViewRegistry<E>>,
     /// Signalled when a view begins or ends, and when the mount ends.
     registry_changed: Condvar,
+    /// Signalled when the mount ends.
+    stopped: Condvar,
     /// Held during an announced commit: there is one at a time.
     committing: RankedMutex<COMMITTING, ()>,
     reaper: Mutex<Option<JoinHandle<()>>>,
@@ -323,6 +331,7 @@ impl<E: Storage> Views<E> {
                 stop: false,
             }),
             registry_changed: Condvar::new(),
+            stopped: Condvar::new(),
             committing: RankedMutex::default(),
             reaper: Mutex::default(),
             jobs: Mutex::new(Some(BlockingThreads::start("warpfire-tx", JOB_THREADS)?)),
@@ -357,6 +366,7 @@ impl<E: Storage> Views<E> {
         let mut registry = self.registry.lock();
         registry.stop = true;
         self.registry_changed.notify_all();
+        self.stopped.notify_all();
         let open: Vec<View<E>> = registry.views.values_mut().filter_map(ViewEntry::take).collect();
         let kept = registry.kept.take_all();
         // Unlocked: this unmounts views, and jobs that are running need the registry to finish.
@@ -424,9 +434,13 @@ impl<E: Storage> Views<E> {
         id: u64,
         requester: Requester,
         ends_with_process: bool,
-        kept: Option<ViewMount<E>>,
+        mut kept: Option<ViewMount<E>>,
     ) -> Result<View<E>, Errno> {
-        let ends_with = if ends_with_process { Some(Process::find(requester.pid)?) } else { None };
+        let before = kept.as_mut().and_then(|mount| mount.bound_to.take());
+        let ends_with = match ends_with_process {
+            true => Some(Process::find_again(before, requester.pid)?),
+            false => None,
+        };
         let uid = requester.uid;
         let mount = kept.map_or_else(|| self.make_mount(id, uid), Ok)?;
         let transaction = match self.fs.begin_for(caller::share_of(uid)) {
@@ -445,7 +459,7 @@ impl<E: Storage> Views<E> {
 
     /// The job of COMMIT: unmounts the view, makes an announced commit, and removes the view's entry and
     /// directory.
-    fn commit(&self, view: View<E>, durable: bool) -> Result<TransactionReport, Errno> {
+    fn commit(&self, mut view: View<E>, durable: bool) -> Result<TransactionReport, Errno> {
         let id = view.id;
         let uid = view.uid;
         // First, so that the transaction has all that was written in the view, and nothing is written any
@@ -476,6 +490,7 @@ impl<E: Storage> Views<E> {
         self.main.changes.mark();
         let synced = if durable && outcome.is_ok() { self.fs.sync() } else { Ok(()) };
         if can_be_kept {
+            view.mount.bound_to = view.ends_with;
             self.keep(view.mount);
         } else {
             view.mount.remove();
@@ -520,9 +535,23 @@ impl Process {
     ///
     /// # Errors
     /// `ESRCH` if it has ended.
-    fn find(pid: u32) -> Result<Process, Errno> {
-        // A request has the number of a thread; pidfd_open(2) takes that of a process.
-        let pid = caller::process_of(pid).ok_or(Errno::SRCH)?;
+    fn find(thread: u32) -> Result<Process, Errno> {
+        // A request has the number of a thread; pidfd_open(2) takes that of a process, which is that of its
+        // first thread.
+        Process::open(thread).or_else(|_| Process::open(caller::process_of(thread).ok_or(Errno::SRCH)?))
+    }
+
+    /// As `find`. `before` is a process that is known, perhaps this one.
+    ///
+    /// # Errors
+    /// As `find`.
+    fn find_again(before: Option<Process>, thread: u32) -> Result<Process, Errno> {
+        // While a process runs, no other has its number.
+        let is_same = |process: &Process| process.pid == thread && !process.has_ended();
+        before.filter(is_same).map_or_else(|| Process::find(thread), Ok)
+    }
+
+    fn open(pid: u32) -> Result<Process, Errno> {
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
         Ok(Process { pid, handle: pidfd_open(number, PidfdFlags::empty())? })
     }
@@ -542,7 +571,7 @@ impl<E: Storage> TransactionControl for Views<E> {
                     registry.views.insert(id, ViewEntry::Busy { uid: requester.uid });
                     // A transaction in a mount that is there begins within microseconds, and waits for
                     // nothing but the gate of the filesystem.
-                    let kept = registry.kept.take(requester.uid);
+                    let kept = registry.kept.take(requester);
                     let place = if kept.is_some() { JobPlace::Here } else { JobPlace::OtherThread };
                     let job =
                         move |views: &Arc<Views<E>>| views.begin(id, requester, ends_with_process, kept);

@@ -19,7 +19,7 @@ use warpfire_fs::{FsSchema, Transaction};
 use warpfire_meta::{Storage, TxStore};
 
 use super::view_directory::ViewDirectory;
-use super::{MountKind, TransactionControl, Views};
+use super::{MountKind, Process, Requester, TransactionControl, Views};
 use crate::attach::attach;
 use crate::error::MountError;
 use crate::invalidation_gate::InvalidationGate;
@@ -49,6 +49,8 @@ pub(super) struct ViewMount<E: Storage> {
     directory: ViewDirectory,
     mounted: Mounted,
     shown: Arc<ShownTransaction<TxStore<E, FsSchema>>>,
+    /// The process that the last transaction was bound to. Mostly the next one is bound to the same.
+    pub(super) bound_to: Option<Process>,
     /// Lives as long as this value: a session whose token is dead has outlived its view.
     #[expect(dead_code, reason = "held for its drop")]
     token: Arc<()>,
@@ -105,6 +107,8 @@ pub(super) struct KeptMounts<M>(VecDeque<KeptMount<M>>);
 
 struct KeptMount<M> {
     uid: u32,
+    /// The process of its last transaction, if that was bound to one.
+    pid: Option<u32>,
     mount: M,
     since_nanos: u64,
 }
@@ -118,15 +122,17 @@ impl<M> KeptMounts<M> {
         self.0.is_empty()
     }
 
-    /// Takes a mount for a transaction of a user.
-    pub(super) fn take(&mut self, uid: u32) -> Option<M> {
-        let at = self.0.iter().rposition(|kept| kept.uid == uid)?;
+    /// Takes a mount for a transaction of a user: one of the same process, if there is one.
+    pub(super) fn take(&mut self, requester: Requester) -> Option<M> {
+        let of_user = |kept: &KeptMount<M>| kept.uid == requester.uid;
+        let of_process = |kept: &KeptMount<M>| of_user(kept) && kept.pid == Some(requester.pid);
+        let at = self.0.iter().rposition(of_process).or_else(|| self.0.iter().rposition(of_user))?;
         self.0.remove(at).map(|kept| kept.mount)
     }
 
     /// Keeps a mount of a user. Returns the oldest one if there are too many.
-    fn add(&mut self, uid: u32, mount: M, now_nanos: u64) -> Option<M> {
-        self.0.push_back(KeptMount { uid, mount, since_nanos: now_nanos });
+    fn add(&mut self, uid: u32, pid: Option<u32>, mount: M, now_nanos: u64) -> Option<M> {
+        self.0.push_back(KeptMount { uid, pid, mount, since_nanos: now_nanos });
         if self.0.len() > KEPT_MAX { self.0.pop_front().map(|kept| kept.mount) } else { None }
     }
 
@@ -163,7 +169,7 @@ impl<E: Storage> Views<E> {
                 _ => Errno::PERM,
             }
         })?;
-        Ok(ViewMount { uid, directory, mounted, shown, token })
+        Ok(ViewMount { uid, directory, mounted, shown, bound_to: None, token })
     }
 
     /// Its serving threads end when the kernel has ended the connection.
@@ -198,6 +204,7 @@ impl<E: Storage> Views<E> {
         let context = ServerContext {
             connection: mount.shown.connection().clone(),
             root_number: VIEW_ROOT_NUMBER,
+            number_base: 0,
             nodes: Arc::new(KernelNodes::empty(self.options.inodes_max)),
             gate: Arc::clone(gate),
             // Changes of a transaction are durable after its commit at the earliest, so no sync has to run
@@ -219,7 +226,9 @@ impl<E: Storage> Views<E> {
     pub(super) fn keep(&self, mount: ViewMount<E>) {
         let mut registry = self.registry.lock();
         let now = SystemClock.monotonic_nanos();
-        let too_many = if registry.stop { Some(mount) } else { registry.kept.add(mount.uid, mount, now) };
+        let pid = mount.bound_to.as_ref().map(|process| process.pid);
+        let too_many =
+            if registry.stop { Some(mount) } else { registry.kept.add(mount.uid, pid, mount, now) };
         drop(registry);
         // Unlocked: it unmounts.
         if let Some(mount) = too_many {
@@ -230,21 +239,41 @@ impl<E: Storage> Views<E> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, id};
+
     use super::*;
+
+    #[test]
+    fn a_process_is_found_again_while_it_runs() {
+        let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+        let known = || Some(Process::find(other.id()).unwrap());
+        assert_eq!(Process::find_again(known(), id()).unwrap().pid, id());
+        assert_eq!(Process::find_again(None, id()).unwrap().pid, id());
+        assert_eq!(Process::find_again(known(), other.id()).unwrap().pid, other.id());
+        let known = known();
+        other.kill().unwrap();
+        other.wait().unwrap();
+        // Its number may be that of another process at any time.
+        let found = Process::find_again(known, other.id());
+        assert!(found.is_err_and(|e| e == Errno::SRCH));
+    }
 
     #[test]
     fn kept_mounts_are_few_and_for_one_user_and_expire() {
         let mut kept = KeptMounts::new();
-        assert_eq!(kept.add(1, "first", 0), None);
-        assert_eq!(kept.add(2, "other", 1), None);
-        assert_eq!(kept.add(1, "second", 2), None);
-        assert_eq!((kept.take(1), kept.take(1), kept.take(1)), (Some("second"), Some("first"), None));
+        assert_eq!(kept.add(1, Some(70), "first", 0), None);
+        assert_eq!(kept.add(2, Some(71), "other", 1), None);
+        assert_eq!(kept.add(1, None, "second", 2), None);
+        assert_eq!(kept.add(1, Some(72), "third", 2), None);
+        let mut taken = |pid| kept.take(Requester { uid: 1, pid });
+        assert_eq!(taken(70), Some("first"), "the one of this process");
+        assert_eq!((taken(71), taken(70), taken(72)), (Some("third"), Some("second"), None));
         assert_eq!(kept.take_expired(KEPT_NANOS_MAX + 1), Vec::<&str>::new());
         assert_eq!(kept.take_expired(KEPT_NANOS_MAX + 2), ["other"]);
         assert!(kept.is_empty());
         let mut kept = KeptMounts::new();
         let dropped: Vec<u64> =
-            (0..KEPT_MAX as u64 + 2).filter_map(|number| kept.add(1, number, number)).collect();
+            (0..KEPT_MAX as u64 + 2).filter_map(|number| kept.add(1, None, number, number)).collect();
         assert_eq!(dropped, [0, 1]);
         assert_eq!(kept.take_all().len(), KEPT_MAX);
     }

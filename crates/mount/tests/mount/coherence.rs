@@ -269,3 +269,32 @@ fn a_program_that_stores_into_a_page_without_a_pause_takes_no_commit_of_other_by
     assert_eq!(content[96..104], stored.to_le_bytes(), "no store is lost either");
     assert!(content.len() == 8192 && content[104..].iter().all(|byte| *byte == 0));
 }
+
+/// In a view, a descriptor that can only append writes around the kernel's pages.
+#[test]
+fn reads_and_mappings_in_a_view_see_what_a_descriptor_appends() {
+    for fixture in [MountFixture::new(), MountFixture::shared()] {
+        let Some(fixture) = fixture else { return };
+        fs::write(fixture.at("log"), [b'a'; 5000]).unwrap();
+        let (control, id, view) = begun(&fixture);
+        let mut log = File::options().append(true).open(view.join("log")).unwrap();
+        let reader = File::options().read(true).write(true).open(view.join("log")).unwrap();
+        // The kernel has a page that ends behind the end of the file, and one is changed in a mapping.
+        assert_eq!(fs::read(view.join("log")).unwrap().len(), 5000);
+        let mut mapping = Mapping::new(&reader, 8192);
+        mapping.bytes()[4999] = b'm';
+        for piece in [&[b'b'; 10][..], &[b'c'; 3000], &[b'd'; 70_000]] {
+            log.write_all(piece).unwrap();
+            let end = reader.metadata().unwrap().len();
+            let mut seen = vec![0; piece.len()];
+            reader.read_exact_at(&mut seen, end - piece.len() as u64).unwrap();
+            assert!(seen == piece);
+        }
+        assert_eq!(&mapping.bytes()[4998..5012], b"ambbbbbbbbbbcc");
+        mapping.sync();
+        drop((mapping, reader, log));
+        assert_eq!(commit(&control, id).state, TransactionState::Committed);
+        let expect = [&[b'a'; 4999][..], b"m", &[b'b'; 10], &[b'c'; 3000], &[b'd'; 70_000]].concat();
+        assert!(fs::read(fixture.at("log")).unwrap() == expect);
+    }
+}

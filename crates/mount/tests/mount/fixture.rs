@@ -29,6 +29,7 @@ pub struct MountFixture {
     directory: tempfile::TempDir,
     views: tempfile::TempDir,
     pool: Pool,
+    fs: Arc<Fs<Engine<Log, FsSchema>>>,
 }
 
 impl MountFixture {
@@ -70,8 +71,13 @@ impl MountFixture {
             ..options.clone()
         };
         let (fs, pool) = filesystem_and_pool(memory);
-        let session = mounted(fs, directory.path(), &options)?;
-        Some(MountFixture { session: Some(session), directory, views, pool })
+        let session = mounted(Arc::clone(&fs), directory.path(), &options)?;
+        Some(MountFixture { session: Some(session), directory, views, pool, fs })
+    }
+
+    /// The filesystem that is mounted.
+    pub fn fs(&self) -> &Fs<Engine<Log, FsSchema>> {
+        &self.fs
     }
 
     /// The mountpoint.

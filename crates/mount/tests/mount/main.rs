@@ -16,6 +16,8 @@ mod life;
 mod privileges;
 #[cfg(test)]
 mod slices;
+#[cfg(test)]
+mod snapshots;
 mod two_users;
 #[cfg(test)]
 mod views;

@@ -343,6 +343,18 @@ fn transactions_are_listed_with_their_views() {
 }
 
 #[test]
+fn a_transaction_that_any_thread_begins_ends_with_its_process() {
+    let Some(fixture) = MountFixture::new() else { return };
+    let control = TransactionClient::open(fixture.path()).unwrap();
+    // The number of a thread other than the first is not that of a process.
+    let begun = thread::scope(|scope| scope.spawn(|| control.begin(true)).join()).unwrap().unwrap();
+    assert_eq!(control.status(begun.id).unwrap().pid, Some(std::process::id()));
+    // The reaper looks several times in this while.
+    thread::park_timeout(Duration::from_millis(600));
+    assert_eq!(commit(&control, begun.id).state, TransactionState::Committed);
+}
+
+#[test]
 fn an_idle_transaction_is_aborted() {
     let timeout = Duration::from_millis(600);
     let Some(fixture) =

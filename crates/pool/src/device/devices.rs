@@ -13,18 +13,26 @@
 //!    A write that is refused because its host is full is no failure of the device: nothing of it is there,
 //!    and the caller stops writing (test `a_full_host_costs_no_device`).
 //! 3. A device that reported that it is gone is neither read nor written again.
-//! 4. A device's health never improves (assert in `drop_device`).
+//! 4. The health of a slot never improves (assert in `drop_device`). A device that is taken back gets a new
+//!    slot (`take_back`).
 //! 5. The devices of a pool that is open for reading are neither written nor reset nor flushed (asserts in
 //!    `write_op` and `reset_zone`; `flush_dirty` flushes written devices only).
 //! 6. `dirty` is set after a write returned and before its caller learns of it. So a flush that begins
 //!    later includes the write.
 //! 7. No zone is taken on a device that leaves the pool (`all_allocatable`).
+//! 8. A *moment* is a number of returns: each device that is taken back adds one. A device that missed no
+//!    write since a moment is in a slot of that moment or an older one (`writes_since`). So a column of a
+//!    segment that was open when its device was away gets no stripe behind those that it missed
+//!    (`life/membership.rs`; test `a_column_gets_no_stripe_behind_one_that_it_missed`).
+//! 9. A device that is kept offline is neither read nor written (`set_offline` closes its slot).
 //!
 //! ```text
 //!   present ──write or flush fails──▶ failed ──"gone"──▶ gone
 //!      └──────────────"gone" (any operation)─────────────────────▲      missing: never opened
+//!
+//!   any ──set_offline──▶ offline        failed, gone, missing, offline ──take_back──▶ present, in a new slot
 //! ```
-//! `drop_device` makes every transition.
+//! `drop_device` makes every other transition.
 //!
 //! A device is *slow* while it owes an answer: an operation that the pool stopped waiting for. It is
 //! written as before. Where other columns can stand in, it is not read. It stops being slow with its last
@@ -34,6 +42,9 @@
 //!
 //! A discard is advice: if it is refused, a conventional device is written as before. If a zoned device
 //! cannot reset a zone, the caller retires the zone.
+
+// Changes the set of devices: they join, leave, go offline and come back.
+mod changes;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -45,7 +56,7 @@ use warpfire_env::sync::Mutex;
 use warpfire_env::{Device, DeviceError, DeviceOp, LendableBytes, OpKind, TimeLimit, run_batch, unanswered};
 use warpfire_format::Uuid;
 use warpfire_format::root::{DeviceEntry, DeviceUse};
-use warpfire_units::DeviceIndex;
+use warpfire_units::{DeviceIndex, ZoneIndex};
 
 use crate::device::closed_device::ClosedDevice;
 use crate::device::counters::{DeviceCounters, LiveCounters};
@@ -62,6 +73,9 @@ const LIMITED_READ_BYTES_MAX: usize = 32 << 10;
 /// How long a write or a flush waits for a device before the device counts as failed. Linux gives a drive
 /// as long for a command.
 pub const WRITE_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Of a device that does not shrink.
+const ALL_ZONES: ZoneIndex = ZoneIndex(u32::MAX);
 
 const PRESENT: u8 = 0;
 const FAILED: u8 = 1;
@@ -81,6 +95,8 @@ pub enum DeviceState {
     Gone,
     /// The pool was opened without it.
     Missing,
+    /// The pool does not use it, until it is taken online.
+    Offline,
 }
 
 /// All devices of the pool.
@@ -105,6 +121,8 @@ struct DeviceSet {
     /// The opened devices, in slot order.
     opened: Vec<Arc<dyn Device>>,
     slot_states: Vec<Arc<SlotState>>,
+    /// How often a device was taken back since the pool was opened.
+    moment: u64,
 }
 
 /// One device of the table.
@@ -115,6 +133,10 @@ pub(crate) struct Member {
     pub zones: u32,
     /// Whether its columns move to other devices and it gets no new ones.
     pub is_leaving: bool,
+    /// Whether the pool does not use it, until it is taken online.
+    pub is_kept_offline: bool,
+    /// The end of the zones that stay in use; the columns in zones from there on move away.
+    pub kept_zones: ZoneIndex,
     /// Whether no durable root names it yet.
     is_joining: bool,
     /// Whether it was removed from the pool.
@@ -132,7 +154,10 @@ struct SlotState {
     is_slow: AtomicBool,
     /// Whether a failed discard was reported.
     is_discard_reported: AtomicBool,
-    tally: LiveCounters,
+    /// The moment from which on it takes writes.
+    since: u64,
+    /// Shared by all slots of one device.
+    tally: Arc<LiveCounters>,
 }
 
 impl DeviceState {
@@ -148,25 +173,31 @@ pub(crate) fn is_refused(op: &DeviceOp<'_>) -> bool {
 }
 
 impl SlotState {
-    fn new(index: DeviceIndex) -> Self {
+    fn new(index: DeviceIndex, since: u64, tally: Arc<LiveCounters>) -> Self {
         SlotState {
             index,
             health: AtomicU8::new(PRESENT),
             dirty: AtomicBool::new(false),
             is_slow: AtomicBool::new(false),
             is_discard_reported: AtomicBool::new(false),
-            tally: LiveCounters::default(),
+            since,
+            tally,
         }
     }
 
     fn is_written(&self) -> bool {
         self.health.load(Acquire) == PRESENT
     }
+
+    fn is_written_since(&self, moment: u64) -> bool {
+        self.since <= moment && self.is_written()
+    }
 }
 
 impl DeviceSet {
     fn new(table: &[DeviceEntry], by_index: Vec<Option<Arc<dyn Device>>>) -> Self {
-        let mut set = DeviceSet { members: Vec::new(), opened: Vec::new(), slot_states: Vec::new() };
+        let (members, opened, slot_states) = Default::default();
+        let mut set = DeviceSet { members, opened, slot_states, moment: 0 };
         for (entry, device) in table.iter().zip(by_index) {
             set.push(entry, device, false);
         }
@@ -176,20 +207,33 @@ impl DeviceSet {
     /// Adds a device at the end of the table.
     fn push(&mut self, entry: &DeviceEntry, device: Option<Arc<dyn Device>>, is_joining: bool) {
         let index = u16::try_from(self.members.len()).expect("the table's length fits its field");
-        let slot = device.map(|device| {
-            self.opened.push(device);
-            self.slot_states.push(Arc::new(SlotState::new(DeviceIndex(index))));
-            self.opened.len() - 1
+        let slot = device.map(|device| self.push_slot(device, DeviceIndex(index), Arc::default()));
+        self.members.push(Member {
+            uuid: entry.uuid,
+            zones: entry.zones,
+            is_leaving: entry.is_leaving,
+            is_kept_offline: entry.is_kept_offline,
+            kept_zones: ALL_ZONES,
+            is_joining,
+            is_gone: entry.state == DeviceUse::Gone,
+            slot,
         });
-        let is_gone = entry.state == DeviceUse::Gone;
-        let (uuid, zones, is_leaving) = (entry.uuid, entry.zones, entry.is_leaving);
-        self.members.push(Member { uuid, zones, is_leaving, is_joining, is_gone, slot });
+        if entry.is_kept_offline {
+            self.close_slot(slot);
+        }
+    }
+
+    /// Opens a slot for a device.
+    fn push_slot(&mut self, device: Arc<dyn Device>, index: DeviceIndex, tally: Arc<LiveCounters>) -> usize {
+        self.opened.push(device);
+        self.slot_states.push(Arc::new(SlotState::new(index, self.moment, tally)));
+        self.opened.len() - 1
     }
 
     /// Closes an opened device: its slot refuses every operation from now on.
     fn close_slot(&mut self, slot: Option<usize>) {
         let Some(slot) = slot else { return };
-        self.slot_states[slot].health.store(GONE, Release);
+        self.slot_states[slot].health.fetch_max(GONE, AcqRel);
         self.opened[slot] = Arc::new(ClosedDevice::of(&*self.opened[slot]));
     }
 
@@ -224,7 +268,7 @@ impl Devices {
     ) -> Self {
         assert_eq!(table.len(), by_index.len(), "one place for each device in the table");
         let set = DeviceSet::new(table, by_index);
-        let lost = set.members.iter().filter(|m| m.slot.is_none() && !m.is_gone).count();
+        let lost = set.members.iter().filter(|m| !m.is_gone && !set.is_written(m)).count();
         Devices {
             set: ArcSwap::from_pointee(set),
             parity,
@@ -256,7 +300,11 @@ impl Devices {
     }
 
     pub(crate) fn state(&self, index: DeviceIndex) -> DeviceState {
-        match self.set.load().opened(index).map(|(_, _, state)| state.health.load(Acquire)) {
+        let set = self.set.load();
+        if set.member(index).is_some_and(|member| member.is_kept_offline) {
+            return DeviceState::Offline;
+        }
+        match set.opened(index).map(|(_, _, state)| state.health.load(Acquire)) {
             None => DeviceState::Missing,
             Some(PRESENT) => DeviceState::Present,
             Some(FAILED) => DeviceState::Failed,
@@ -273,6 +321,16 @@ impl Devices {
         self.state(index) == DeviceState::Present
     }
 
+    /// How often a device was taken back since the pool was opened.
+    pub(crate) fn moment(&self) -> u64 {
+        self.set.load().moment
+    }
+
+    /// Whether the device takes writes, and has missed none since this moment.
+    pub(crate) fn writes_since(&self, index: DeviceIndex, moment: u64) -> bool {
+        self.set.load().opened(index).is_some_and(|(_, _, state)| state.is_written_since(moment))
+    }
+
     /// Devices that take writes, in index order.
     pub(crate) fn all_writable(&self) -> Vec<DeviceIndex> {
         let set = self.set.load();
@@ -284,66 +342,6 @@ impl Devices {
         let set = self.set.load();
         let may_take = |member: &Member| set.is_written(member) && !member.is_leaving && !member.is_joining;
         set.indexed().filter(|(_, member)| may_take(member)).map(|(index, _)| index).collect()
-    }
-
-    /// Makes the next version of the set. The caller holds the lock on the roots.
-    fn change(&self, change: impl FnOnce(&mut DeviceSet)) {
-        let mut next = DeviceSet::clone(&self.set.load());
-        change(&mut next);
-        self.set.store(Arc::new(next));
-    }
-
-    fn change_member(&self, index: DeviceIndex, change: impl FnOnce(&mut Member)) {
-        self.change(|set| {
-            let member = set.members.get_mut(usize::from(index.0));
-            change(member.expect("the caller knows the device from the table"));
-        });
-    }
-
-    /// Decides whether zones may be taken on a device.
-    pub(crate) fn set_leaving(&self, index: DeviceIndex, is_leaving: bool) {
-        self.change_member(index, |member| member.is_leaving = is_leaving);
-    }
-
-    /// Adds a device at the end of the table. It takes roots, and no segments before `end_join`.
-    pub(crate) fn begin_join(&self, entry: &DeviceEntry, device: Arc<dyn Device>) {
-        self.change(|set| set.push(entry, Some(device), true));
-    }
-
-    /// Lets a device that joins take segments.
-    pub(crate) fn end_join(&self, index: DeviceIndex) {
-        self.change_member(index, |member| member.is_joining = false);
-    }
-
-    /// Decides whether a device that leaves is removed: it gets no roots as a device of the pool.
-    pub(crate) fn set_gone(&self, index: DeviceIndex, is_gone: bool) {
-        self.change_member(index, |member| (member.is_gone, member.is_leaving) = (is_gone, !is_gone));
-    }
-
-    /// Closes a device that was removed.
-    pub(crate) fn close(&self, index: DeviceIndex) {
-        self.change(|set| {
-            let member = set.members[usize::from(index.0)];
-            assert!(member.is_gone, "no segment is on a device that was removed");
-            // One that was missing or had failed counts as lost no longer.
-            if !member.slot.is_some_and(|slot| set.slot_states[slot].is_written()) {
-                self.lost.fetch_sub(1, Relaxed);
-            }
-            set.close_slot(member.slot);
-        });
-    }
-
-    /// Takes the last device of the table back, which could not join.
-    pub(crate) fn cancel_join(&self) {
-        self.change(|set| {
-            let member = set.members.pop().expect("a device that joins is the last of the table");
-            assert!(member.is_joining, "no segment is on a device that joins");
-            // A device that failed counts as lost no longer.
-            if !set.is_written(&member) {
-                self.lost.fetch_sub(1, Relaxed);
-            }
-            set.close_slot(member.slot);
-        });
     }
 
     /// Number of devices of the table that are missing or no longer written.
@@ -420,10 +418,21 @@ impl Devices {
         at: (DeviceIndex, u64),
         bytes: LendableBytes<'a>,
     ) -> Option<DeviceOp<'a>> {
+        self.write_op_since(u64::MAX, at, bytes)
+    }
+
+    /// As `write_op`, and `None` if the device has missed a write since this moment.
+    pub(crate) fn write_op_since<'a>(
+        &self,
+        moment: u64,
+        at: (DeviceIndex, u64),
+        bytes: LendableBytes<'a>,
+    ) -> Option<DeviceOp<'a>> {
         assert!(!self.for_reading, "{UNWRITTEN}");
         let set = self.set.load();
         let (slot, _, state) = set.opened(at.0)?;
-        state.is_written().then(|| DeviceOp::write_within(slot, at.1, bytes, self.write_limit()))
+        let is_written = state.is_written_since(moment);
+        is_written.then(|| DeviceOp::write_within(slot, at.1, bytes, self.write_limit()))
     }
 
     /// How long a write waits for its device. Without an end where parity cannot cover the loss of the

@@ -5,14 +5,16 @@
 //!
 //! # Invariants
 //! 1. A zone is free or used, never both: `queued_at[zone]` is the tick under which `free` has the zone,
-//!    and `None` if the zone is used (asserts in `DeviceZones::take` and `Zones::free_zone`).
+//!    unless it lies behind the end that the device is to have, and `None` if the zone is used (asserts in
+//!    `DeviceZones::take` and `Zones::free_zone`).
 //! 2. Zones 0 and 1 (the roots) are always used (asserts in `DeviceZones::take` and `Zones::free_zone`).
 //! 3. A device's free zones are taken in the order in which they became free, so that wear spreads (test
 //!    `a_freed_zone_is_taken_last`). After an open the order starts at a zone that moves with each root.
 //! 4. A zone that its device cannot reset stays used: it is retired (`retire_zone`), until a later reset
 //!    succeeds.
-//! 5. A zone is clean only if it was reset in this session and has not been taken since. A zone is trimmed
-//!    only if it was discarded in this session and has not been taken since.
+//! 5. A zone is clean only if it was reset in this session and has not been taken since, and its device has
+//!    been there since. A zone is trimmed only if it was discarded in this session and has not been taken
+//!    since, and its device has been there since (`distrust`).
 //! 6. A bulk segment never takes the last free zone of a device (`plan`; test
 //!    `bulk_segments_are_those_of_the_first_plan`). So bulk segments leave zones for a mirror, also when
 //!    devices are lost.
@@ -64,7 +66,9 @@ struct DeviceZones {
     clean: Vec<bool>,
     /// By zone index.
     trimmed: Vec<bool>,
-    /// Tick and index of each free zone.
+    /// Zones from here on are not taken: the device is to end there.
+    end: u32,
+    /// Tick and index of each free zone before `end`.
     free: BTreeSet<(u64, u32)>,
     /// Zones that stay used because the device cannot reset them, in the order in which to try them
     /// again.
@@ -136,6 +140,12 @@ impl Zones {
         self.device_mut(device)?.retired.pop_front().map(ZoneIndex)
     }
 
+    /// The free zones of a device that are taken first, at most so many.
+    pub(crate) fn first_free(&self, index: DeviceIndex, max: usize) -> Vec<ZoneIndex> {
+        let free = self.device(index).into_iter().flat_map(|d| &d.free);
+        free.take(max).map(|(_, zone)| ZoneIndex(*zone)).collect()
+    }
+
     /// Whether the zone exists and is free.
     pub(crate) fn is_free(&self, device: DeviceIndex, zone: ZoneIndex) -> bool {
         let queued = self.device(device).and_then(|d| d.queued_at.get(zone.0 as usize));
@@ -199,7 +209,48 @@ impl Zones {
         assert!(place.is_none() && zone >= FIRST_SEGMENT_ZONE, "only a segment's zone is freed, and once");
         *place = Some(tick);
         zones.clean[zone.0 as usize] = clean;
-        zones.free.insert((tick, zone.0));
+        if zone.0 < zones.end {
+            zones.free.insert((tick, zone.0));
+        }
+    }
+
+    /// Takes no zone of a device from `end` on; with `None`, takes all zones again.
+    pub(crate) fn set_end(&mut self, device: DeviceIndex, end: Option<ZoneIndex>) {
+        let zones = self.device_mut(device).expect("a device of the table");
+        zones.end = end.map_or(u32::MAX, |end| end.0);
+        let queued = (0u32..).zip(&zones.queued_at).filter_map(|(zone, tick)| Some(((*tick)?, zone)));
+        zones.free = queued.filter(|(_, zone)| *zone < zones.end).collect();
+    }
+
+    /// Whether no segment has a zone of the device from `end` on.
+    pub(crate) fn is_unused_from(&self, device: DeviceIndex, end: ZoneIndex) -> bool {
+        let zones = self.device(device).expect("a device of the table");
+        let is_unused = |zone: u32| zones.queued_at[zone as usize].is_some() || zones.retired.contains(&zone);
+        (end.0..zones.queued_at.len() as u32).all(is_unused)
+    }
+
+    /// Gives a device another number of zones. No segment has one of those that it loses.
+    pub(crate) fn resize(&mut self, device: DeviceIndex, count: u32) {
+        assert!(self.is_unused_from(device, ZoneIndex(count)), "no segment is cut off");
+        self.set_end(device, None);
+        self.tick += 1;
+        let tick = self.tick;
+        let zones = self.device_mut(device).expect("a device of the table");
+        let before = zones.queued_at.len() as u32;
+        zones.queued_at.resize(count as usize, Some(tick));
+        zones.clean.resize(count as usize, false);
+        zones.trimmed.resize(count as usize, false);
+        zones.retired.retain(|zone| *zone < count);
+        zones.free.retain(|(_, zone)| *zone < count);
+        zones.free.extend((before..count).map(|zone| (tick, zone)));
+    }
+
+    /// Counts no zone of a device as clean or trimmed: the device was away, and may have lost its resets and
+    /// discards, or missed them.
+    pub(crate) fn distrust(&mut self, device: DeviceIndex) {
+        let zones = self.device_mut(device).expect("a device that returns is in the table");
+        zones.clean.fill(false);
+        zones.trimmed.fill(false);
     }
 
     /// The places, tick and zone, of all zones that are free now, in the order in which zones are taken.
@@ -302,7 +353,8 @@ impl DeviceZones {
             free.insert((tick, zone));
         }
         let unknown = vec![false; count as usize];
-        DeviceZones { queued_at, clean: unknown.clone(), trimmed: unknown, free, retired: VecDeque::new() }
+        let (clean, trimmed, retired) = (unknown.clone(), unknown, VecDeque::new());
+        DeviceZones { queued_at, clean, trimmed, end: u32::MAX, free, retired }
     }
 
     /// Makes a free zone used. Returns whether it is clean.

@@ -65,6 +65,7 @@ impl Pool {
             zones: u32::try_from(d.info().size_bytes / zone_bytes).unwrap_or(u32::MAX),
             state: DeviceUse::Active,
             is_leaving: false,
+            is_kept_offline: false,
             joined: 1,
             seen: RootPoint { epoch: 1, session, sequence: 1 },
         };
@@ -74,6 +75,8 @@ impl Pool {
             parity: options.parity,
             zone_blocks,
             epoch: 1,
+            epoch_of_roots: 0,
+            may_be_older: false,
             for_reading: false,
             table: devices.iter().map(entry).collect(),
         };
@@ -167,11 +170,14 @@ fn verify_shape(
         let have = devices.len();
         return Err(impossible(format!("{have} devices; a pool has from {width} to {DEVICES_MAX}")));
     }
-    let zone_blocks = u32::try_from(zone_bytes / BLOCK_BYTES as u64).ok();
-    let zone_blocks =
-        zone_blocks.filter(|b| *b >= ZONE_BLOCKS_MIN && zone_bytes.is_multiple_of(BLOCK_BYTES as u64));
+    let block = BLOCK_BYTES as u64;
+    let zone_blocks = u32::try_from(zone_bytes / block).ok();
+    let zone_blocks = zone_blocks.filter(|b| *b >= ZONE_BLOCKS_MIN && zone_bytes.is_multiple_of(block));
     let Some(zone_blocks) = zone_blocks else {
-        return Err(impossible(format!("a zone of {zone_bytes} bytes is too small or too large")));
+        let (least, most) = (u64::from(ZONE_BLOCKS_MIN) * block, u64::from(u32::MAX) * block);
+        return Err(impossible(format!(
+            "a zone has from {least} to {most} bytes in blocks of {block}, and not {zone_bytes}"
+        )));
     };
     // Segments become narrower as devices are lost.
     let live = devices.len() - usize::from(o.parity)..=devices.len();
@@ -181,7 +187,7 @@ fn verify_shape(
     });
     if shortest.min().is_some_and(|bytes| bytes < SEGMENT_PAYLOAD_MIN_BYTES) {
         return Err(impossible(format!(
-            "a zone of {zone_bytes} bytes is too small for segments of one data column: make it {}",
+            "a zone of {zone_bytes} bytes is too small for one data column: make it {}",
             2 * zone_bytes
         )));
     }

@@ -13,17 +13,32 @@
 //!    before its own label says that it has left (`remove_device`; test
 //!    `a_cut_at_any_moment_of_a_removal_leaves_the_device_leaving_or_removed`).
 //! 5. No zone of a device that leaves is taken, from before the root is written that says so (`set_leaving`).
+//! 6. A device is taken offline only if each segment with stripes has enough other columns, and if roots can
+//!    be written without it (`take_offline`). The other devices have the root that says so; from before that
+//!    root the device is neither read nor written.
+//! 7. A zone behind the end of a device, as the table has it, is never taken: a device that grows has the
+//!    zones before they are in the table, and the table has them before they are taken. A device that shrinks
+//!    has no column in the zones that it loses before the table is without them, and loses them after that
+//!    (`grow_device`, `shrink_device`; test
+//!    `a_cut_at_any_moment_of_a_change_of_size_leaves_the_old_or_the_new_one`).
+//! 8. A device is taken back only if it is the device that left: it has its own label, its newest root is
+//!    one that the history of the pool knows, and it is not older than the one that it had then
+//!    (`find_returned`). What it missed was recorded when it was missed (`Inner::note_lost`), and no segment
+//!    that was open then is written on it again (`Devices`, 8).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
-use warpfire_env::{Device, Random};
+use warpfire_env::{Device, Random, unanswered};
 use warpfire_format::root::{DEVICES_MAX, DeviceEntry, DeviceUse, PoolLabel};
 use warpfire_units::{DeviceIndex, ZoneIndex};
 
 use crate::device::geometry::device_bytes_min;
 use crate::error::{DeviceSetError, MembershipError, PoolError};
 use crate::life::create::{clear_old_root_places, empty_root_zones, random_uuid};
-use crate::life::find_roots::{find_roots, unsupported_root};
+use crate::life::find_roots::{FoundRoot, find_roots, unsupported_root};
+use crate::life::history::is_diverged;
+use crate::life::open::whole_root;
 use crate::life::roots::{RootEnd, Roots};
 use crate::pool::{Inner, Pool};
 use crate::segment::pool_segment::PoolSegment;
@@ -63,7 +78,8 @@ impl Pool {
             zones,
             state: DeviceUse::Active,
             is_leaving: false,
-            joined: inner.epoch,
+            is_kept_offline: false,
+            joined: self.epoch(),
             seen: point,
         };
         let index = DeviceIndex(u16::try_from(roots.table.len()).expect("the table has room"));
@@ -156,6 +172,210 @@ impl Pool {
 }
 
 impl Pool {
+    /// Stops using a device and closes it, until it is taken online. Later sessions do not use it either.
+    /// Everything written before is durable, as after a flush. Durable on return. A crash leaves the device
+    /// in use, or offline.
+    ///
+    /// # Errors
+    /// `Membership` if the pool has no such device, or cannot spare it; `OpenForReading`; `Failed` if the
+    /// root could not be written: the device is not used then, and the next session may use it.
+    pub fn take_offline(&self, device: DeviceIndex) -> Result<(), PoolError> {
+        let inner = &self.inner;
+        inner.check_writable()?;
+        let mut roots = inner.roots.lock();
+        let mut table = roots.table.clone();
+        let entry = member_mut(&mut table, device).ok_or(MembershipError::Unknown(device))?;
+        if entry.is_kept_offline {
+            return Ok(());
+        }
+        entry.is_kept_offline = true;
+        // The first root of a session has the table that the session began with.
+        inner.repeat_inherited(&mut roots)?;
+        // Afterwards each column that has missed a write is recorded.
+        inner.flush()?;
+        inner.check_spared(device)?;
+        inner.devices.set_offline(device);
+        inner.write_table(&mut roots, table)?;
+        tracing::info!(name: "device_offline", device = device.0, "device taken offline");
+        Ok(())
+    }
+
+    /// Uses a device again that takes no writes: one that is offline or missing, that has failed, or that was
+    /// gone. Returns its index. It may be the device that has failed, or opened anew. Columns that have
+    /// missed writes stay recorded as lost until they are resilvered. Durable on return. After a crash the
+    /// next session uses the device, or does not if it was kept offline.
+    ///
+    /// # Errors
+    /// `Membership` or `Devices` if it is not the device that left, or is in use: then nothing was written;
+    /// `OpenForReading`; `Failed` if the root could not be written.
+    pub fn take_online(&self, device: Arc<dyn Device>) -> Result<DeviceIndex, PoolError> {
+        let inner = &self.inner;
+        inner.check_writable()?;
+        let mut roots = inner.roots.lock();
+        let (index, end) = inner.find_returned(&device, &roots)?;
+        inner.repeat_inherited(&mut roots)?;
+        inner.flush()?;
+        let mut table = roots.table.clone();
+        table[usize::from(index.0)].is_kept_offline = false;
+        roots.ends[usize::from(index.0)] = end;
+        inner.devices.take_back(index, device);
+        // After that: a zone that is freed in between is not clean (`free_reset_zone`).
+        inner.zones.lock().distrust(index);
+        if let Err(error) = inner.write_table(&mut roots, table) {
+            inner.devices.set_offline(index);
+            return Err(error);
+        }
+        tracing::info!(name: "device_online", device = index.0, "device taken online");
+        Ok(index)
+    }
+
+    /// Checks that `take_offline` would not be refused for what segments need. Nothing is written.
+    ///
+    /// # Errors
+    /// `Membership`.
+    pub fn check_spared(&self, device: DeviceIndex) -> Result<(), PoolError> {
+        member_mut(&mut self.inner.roots.lock().table.clone(), device)
+            .ok_or(MembershipError::Unknown(device))?;
+        Ok(self.inner.check_spared(device)?)
+    }
+
+    /// The device as it was opened, if it has failed in this session and can still be read: it can be taken
+    /// online again.
+    #[must_use]
+    pub fn failed_device(&self, device: DeviceIndex) -> Option<Arc<dyn Device>> {
+        self.inner.devices.failed_device(device)
+    }
+}
+
+impl Pool {
+    /// The device as it is open; `None` if it takes no writes.
+    #[must_use]
+    pub fn written_device(&self, device: DeviceIndex) -> Option<Arc<dyn Device>> {
+        self.inner.devices.written_device(device)
+    }
+
+    /// The most zones that the pool can use of a device of this size.
+    #[must_use]
+    pub fn zones_in(&self, size_bytes: u64) -> u32 {
+        u32::try_from(size_bytes / self.inner.zone_bytes()).unwrap_or(u32::MAX)
+    }
+
+    /// Uses more zones of a device, `zones` in all: `larger` is the device with its new size. Durable on
+    /// return. After a crash the pool uses the old zones or the new ones; the device may be larger than these
+    /// take.
+    ///
+    /// # Errors
+    /// `Membership` if the pool has no such device, or it takes no writes; `Devices` if it is too small for
+    /// its zones; `OpenForReading`; `Failed` if the root could not be written: the zones stay as they are.
+    pub fn grow_device(
+        &self,
+        device: DeviceIndex,
+        zones: u32,
+        larger: Arc<dyn Device>,
+    ) -> Result<(), PoolError> {
+        let inner = &self.inner;
+        inner.check_writable()?;
+        let mut roots = inner.roots.lock();
+        let mut table = roots.table.clone();
+        let entry = member_mut(&mut table, device).ok_or(MembershipError::Unknown(device))?;
+        if !inner.devices.writable(device) {
+            return Err(MembershipError::Away(device).into());
+        }
+        let (found_bytes, needed_bytes) = (larger.info().size_bytes, u64::from(zones) * inner.zone_bytes());
+        if found_bytes < needed_bytes {
+            let device = larger.info().name.clone();
+            return Err(DeviceSetError::Shrunk { device, found_bytes, needed_bytes }.into());
+        }
+        inner.devices.set_device(device, larger);
+        if zones > entry.zones {
+            entry.zones = zones;
+            inner.write_table(&mut roots, table)?;
+            // Now no zone is taken that no durable root knows.
+            inner.devices.set_zones(device, zones);
+            inner.zones.lock().resize(device, zones);
+            tracing::info!(name: "device_grown", device = device.0, zones, "a device has more zones");
+        }
+        Ok(())
+    }
+
+    /// Takes no zone of a device from `zones` on, so that the caller can move its columns there away. With
+    /// `None` all zones are taken again. Nothing is written: an opening forgets it.
+    ///
+    /// # Errors
+    /// `Membership` if the pool has no such device, it takes no writes, or too few zones would be left;
+    /// `OpenForReading`.
+    pub fn set_end(&self, device: DeviceIndex, zones: Option<u32>) -> Result<(), PoolError> {
+        let inner = &self.inner;
+        inner.check_writable()?;
+        let roots = inner.roots.lock();
+        let entry = member_mut(&mut roots.table.clone(), device).copied();
+        let name = inner.devices.name(device).unwrap_or_default();
+        if entry.is_none() {
+            return Err(MembershipError::Unknown(device).into());
+        }
+        if let Some(zones) = zones {
+            let size_bytes = u64::from(zones) * inner.zone_bytes();
+            let least_bytes = device_bytes_min(Some(inner.zone_bytes()));
+            if size_bytes < least_bytes {
+                return Err(MembershipError::TooSmall { device: name, size_bytes, least_bytes }.into());
+            }
+            if !inner.devices.writable(device) {
+                return Err(MembershipError::Away(device).into());
+            }
+        }
+        // First: a segment that is made in between may have a zone there, and is outdated then.
+        inner.devices.set_kept_zones(device, zones.map(ZoneIndex));
+        inner.zones.lock().set_end(device, zones.map(ZoneIndex));
+        Ok(())
+    }
+
+    /// Uses fewer zones of a device. No segment has a column in the others, and the newest root names none
+    /// that has: the caller has moved them after `set_end`, and written a root since. Durable on return.
+    /// After a crash the pool uses the old zones or the new ones. Only afterwards may the device itself
+    /// become smaller.
+    ///
+    /// # Errors
+    /// `Membership` if segments have columns there; `OpenForReading`; `Failed` if the root could not be
+    /// written.
+    pub fn shrink_device(&self, device: DeviceIndex, zones: u32) -> Result<(), PoolError> {
+        let inner = &self.inner;
+        inner.check_writable()?;
+        let mut roots = inner.roots.lock();
+        let mut table = roots.table.clone();
+        let entry = member_mut(&mut table, device).ok_or(MembershipError::Unknown(device))?;
+        let is_behind = |(at, zone): &(DeviceIndex, ZoneIndex)| *at == device && zone.0 >= zones;
+        let segments = inner.segments.read().values().filter(|s| s.columns.iter().any(&is_behind)).count();
+        let is_free = inner.zones.lock().is_unused_from(device, ZoneIndex(zones));
+        if segments > 0 || !is_free || zones >= entry.zones {
+            return Err(MembershipError::InUse { device, segments }.into());
+        }
+        entry.zones = zones;
+        inner.write_table(&mut roots, table)?;
+        // A zone may be trimmed until then.
+        let _trimming = inner.trimming.lock();
+        inner.devices.set_zones(device, zones);
+        inner.zones.lock().resize(device, zones);
+        tracing::info!(name: "device_shrunk", device = device.0, zones, "a device has fewer zones");
+        Ok(())
+    }
+
+    /// Number of zones of the device from `first` on that segments use.
+    #[must_use]
+    pub fn used_zones_from(&self, device: DeviceIndex, first: u32) -> u32 {
+        let is_behind = |(at, zone): &(DeviceIndex, ZoneIndex)| *at == device && zone.0 >= first;
+        let segments = self.inner.segments.read();
+        let used = segments.values().flat_map(|s| &s.columns).filter(|place| is_behind(place)).count();
+        u32::try_from(used).expect("zones are numbered by 32 bits")
+    }
+
+    /// Puts a device in its place that is the same with another size.
+    pub fn set_device(&self, device: DeviceIndex, resized: Arc<dyn Device>) {
+        let _roots = self.inner.roots.lock();
+        self.inner.devices.set_device(device, resized);
+    }
+}
+
+impl Pool {
     /// The name that people have given the pool; empty if they have not.
     #[must_use]
     pub fn label(&self) -> PoolLabel {
@@ -219,6 +439,93 @@ impl Inner {
             return Err(DeviceSetError::Unsupported { device: name, found }.into());
         }
         Ok(u32::try_from(size_bytes / zone_bytes).unwrap_or(u32::MAX))
+    }
+
+    /// Checks that the pool can go on without a device: each segment has lost no more columns than parity
+    /// covers then, and a root can be written.
+    fn check_spared(&self, device: DeviceIndex) -> Result<(), MembershipError> {
+        let is_on_it = |s: &&Arc<PoolSegment>| {
+            s.columns.iter().any(|(at, _)| *at == device) && s.stripes.read().count() > 0
+        };
+        let parity_after = |s: &Arc<PoolSegment>| {
+            let lost = s.lost.lock();
+            let is_lost = |(column, (at, _)): &(u16, &(DeviceIndex, ZoneIndex))| {
+                *at == device || !self.devices.writable(*at) || lost.iter().any(|l| l.column == *column)
+            };
+            usize::from(s.parity).checked_sub((0u16..).zip(&s.columns).filter(is_lost).count())
+        };
+        let segments = self.segments.read();
+        let needing = segments.values().filter(is_on_it).filter(|s| parity_after(s).is_none()).count();
+        if needing > 0 {
+            return Err(MembershipError::Needed { device, segments: needing });
+        }
+        let is_other = |other: &&DeviceIndex| **other != device;
+        let others = self.devices.all_writable().iter().filter(is_other).count();
+        let lost = self.devices.lost_count() + usize::from(self.devices.writable(device));
+        let parity = usize::from(self.parity);
+        if others == 0 || (others <= parity && lost > parity) {
+            return Err(MembershipError::LastDevices { device, others });
+        }
+        Ok(())
+    }
+
+    /// Finds the index of a device that may be taken back, and the place of its next root.
+    fn find_returned(
+        &self,
+        device: &Arc<dyn Device>,
+        roots: &Roots,
+    ) -> Result<(DeviceIndex, RootEnd), PoolError> {
+        let name = device.info().name.clone();
+        let found = find_roots(std::slice::from_ref(device)).pop().unwrap_or_default();
+        let Some(label) = found.first() else {
+            return Err(match unsupported_root(device.as_ref()) {
+                Some(found) => DeviceSetError::Unsupported { device: name, found },
+                None => DeviceSetError::NoPool { devices: vec![name] },
+            }
+            .into());
+        };
+        let header = &label.header;
+        if header.pool != self.uuid {
+            let (found, expected) = (header.pool, self.uuid);
+            return Err(DeviceSetError::Foreign { device: name, found, expected }.into());
+        }
+        let is_own =
+            |(_, e): &(u16, &DeviceEntry)| e.uuid == header.device_uuid && e.state != DeviceUse::Gone;
+        let (index, entry) = (0u16..)
+            .zip(&roots.table)
+            .find(is_own)
+            .ok_or(MembershipError::NotMember { device: name.clone() })?;
+        let index = DeviceIndex(index);
+        if self.devices.writable(index) {
+            return Err(MembershipError::Online(index).into());
+        }
+        let needed_bytes = u64::from(entry.zones) * self.zone_bytes();
+        let found_bytes = device.info().size_bytes;
+        if found_bytes < needed_bytes {
+            return Err(DeviceSetError::Shrunk { device: name, found_bytes, needed_bytes }.into());
+        }
+        if unanswered(device) > 0 {
+            return Err(MembershipError::OwesAnswer { device: name }.into());
+        }
+        let whole = whole_root(device.as_ref(), &found);
+        let newest = whole.as_ref().map_or(header, |root| &root.header);
+        let like = self.root_header(roots, &[], roots.inherits, false);
+        // Another session of this epoch may have written stripes with identities that this one assigns.
+        let epoch = self.epoch.load(Relaxed);
+        let is_foreign = |root: &FoundRoot| {
+            let header = &root.header;
+            header.epoch > epoch || (header.epoch == epoch && header.session != roots.session)
+        };
+        if is_diverged(newest, &like, entry) || found.iter().any(is_foreign) {
+            let one = self.devices.all_writable().into_iter().filter_map(|d| self.devices.name(d)).collect();
+            return Err(DeviceSetError::Diverged { one, other: vec![name] }.into());
+        }
+        // A root that it held is durable on it. An older one is that of a copy that was made before.
+        if newest.epoch < entry.seen.epoch {
+            return Err(MembershipError::OldCopy { device: name }.into());
+        }
+        let keep = whole.as_ref().unwrap_or(label);
+        Ok((index, RootEnd::away_from(keep.zone)))
     }
 
     /// Writes the first root of a device that joins, and then the root that takes it in.

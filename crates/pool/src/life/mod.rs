@@ -8,11 +8,15 @@ pub(crate) mod find_roots;
 pub(crate) mod history;
 // Changes which devices belong to the pool.
 mod membership;
+// Looks for data of a later session than that of every root.
+mod newer_session;
 // Identifies the devices and assembles the pool from those that are present.
 pub(crate) mod open;
 // Rewrites the damaged columns of a segment to fresh zones.
 pub(crate) mod resilver;
 // Writes roots, and tracks the place of the next one on each device.
 pub(crate) mod roots;
+// Finds out which devices belong together, without opening their pool.
+pub(crate) mod scan;
 // Walks the stripes of a segment that was open at a crash.
 pub(crate) mod walk_open_segment;

@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use warpfire_env::{Device, Random, RankedMutex, RankedRwLock};
 use warpfire_format::root::{DeviceEntry, DeviceUse, RootHeader};
@@ -24,7 +24,7 @@ use warpfire_units::{BLOCK_BYTES, DeviceIndex, ZoneIndex};
 
 use crate::device::devices::Devices;
 use crate::device::zones::Zones;
-use crate::error::{DeviceSetError, PoolError};
+use crate::error::{DeviceSetError, MembershipError, PoolError};
 use crate::life::find_roots::{DeviceRoots, FoundRoot, find_roots, read_body, unsupported_root};
 use crate::life::history::{age, earlier_with, is_diverged};
 use crate::life::roots::{Root, RootEnd, Roots, random_session};
@@ -38,40 +38,63 @@ pub(crate) struct PoolIdentity {
     pub parity: u8,
     pub zone_blocks: u32,
     pub epoch: u32,
+    /// The latest epoch of a root.
+    pub epoch_of_roots: u32,
+    /// Whether the missing devices may hold a newer state.
+    pub may_be_older: bool,
     pub for_reading: bool,
     pub table: Vec<DeviceEntry>,
 }
 
 /// How a pool is opened.
-#[derive(Clone, Copy)]
-enum Opening<'a> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opening {
     /// To read only.
     Reading,
     /// To write, unless missing devices may hold a newer state.
-    Writing(&'a dyn Random),
+    Writing,
     /// To write, even then.
-    Degraded(&'a dyn Random),
+    Degraded,
 }
 
 /// A device that holds roots of the pool.
-struct LabelledDevice {
-    device: Arc<dyn Device>,
+#[derive(Clone)]
+pub(crate) struct LabelledDevice {
+    pub device: Arc<dyn Device>,
     roots: DeviceRoots,
     /// The newest root with a body that verifies.
     whole: Option<FoundRoot>,
 }
 
 impl LabelledDevice {
+    /// The label of a device; `None` if it has no root.
+    pub fn read(device: Arc<dyn Device>, roots: DeviceRoots) -> Result<Option<Self>, DeviceSetError> {
+        if !roots.is_empty() {
+            let whole = whole_root(device.as_ref(), &roots);
+            return Ok(Some(LabelledDevice { device, roots, whole }));
+        }
+        match unsupported_root(device.as_ref()) {
+            Some(found) => Err(DeviceSetError::Unsupported { device: device.info().name.clone(), found }),
+            None => Ok(None),
+        }
+    }
+
     fn name(&self) -> String {
         self.device.info().name.clone()
     }
 
-    fn label(&self) -> &FoundRoot {
+    /// Its newest root, whole or not.
+    pub fn label(&self) -> &FoundRoot {
         self.roots.first().expect("a labelled device has a root")
     }
 
+    /// The header of its newest whole root. The caller knows that there is one.
+    pub fn whole_header(&self) -> &RootHeader {
+        &self.whole.as_ref().expect("the newest root is whole").header
+    }
+
     /// The device's entry in a table, if it is there and was not removed.
-    fn entry<'a>(&self, table: &'a [DeviceEntry]) -> Option<&'a DeviceEntry> {
+    pub fn entry<'a>(&self, table: &'a [DeviceEntry]) -> Option<&'a DeviceEntry> {
         let header = &self.label().header;
         let is_own =
             |entry: &&DeviceEntry| entry.uuid == header.device_uuid && entry.state != DeviceUse::Gone;
@@ -90,7 +113,7 @@ impl Pool {
     /// `Devices` if the devices are not one pool, or too few of it, or if the missing devices may hold a
     /// newer state.
     pub fn open(devices: Vec<Arc<dyn Device>>, random: &dyn Random) -> Result<(Pool, Root), PoolError> {
-        Self::open_as(devices, Opening::Writing(random))
+        Self::open_as(devices, Opening::Writing, Some(random), &[])
     }
 
     /// As [`open`](Self::open), even if the missing devices may hold a newer state. The writes of this
@@ -102,7 +125,7 @@ impl Pool {
         devices: Vec<Arc<dyn Device>>,
         random: &dyn Random,
     ) -> Result<(Pool, Root), PoolError> {
-        Self::open_as(devices, Opening::Degraded(random))
+        Self::open_as(devices, Opening::Degraded, Some(random), &[])
     }
 
     /// As [`open_degraded`](Self::open_degraded), to read only: nothing is written to the devices while this
@@ -111,37 +134,56 @@ impl Pool {
     /// # Errors
     /// As `open_degraded`.
     pub fn open_for_reading(devices: Vec<Arc<dyn Device>>) -> Result<(Pool, Root), PoolError> {
-        Self::open_as(devices, Opening::Reading)
+        Self::open_as(devices, Opening::Reading, None, &[])
     }
 
-    /// Identifies the devices and assembles the pool, by the steps at the head of this file.
-    fn open_as(devices: Vec<Arc<dyn Device>>, opening: Opening<'_>) -> Result<(Pool, Root), PoolError> {
+    /// As [`open`](Self::open), and takes those of the devices `online` that were kept offline. The next root
+    /// that does not only repeat another says so.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_with_online(
+        devices: Vec<Arc<dyn Device>>,
+        random: &dyn Random,
+        online: &[DeviceIndex],
+    ) -> Result<(Pool, Root), PoolError> {
+        Self::open_as(devices, Opening::Writing, Some(random), online)
+    }
+
+    /// Identifies the devices and assembles the pool, by the steps at the head of this file. A writer gives
+    /// the source of its session's number. Devices of `online` are not kept offline any more.
+    fn open_as(
+        devices: Vec<Arc<dyn Device>>,
+        opening: Opening,
+        random: Option<&dyn Random>,
+        online: &[DeviceIndex],
+    ) -> Result<(Pool, Root), PoolError> {
         // The order matters: `newest_root` compares roots of one pool only.
         let labelled = read_labels(devices)?;
         refuse_mixed(&labelled)?;
-        let (newest, table, payload) = newest_root(&labelled)?;
+        let (newest, mut table, payload) = newest_root(&labelled)?;
         refuse_diverged(&labelled, newest, &table)?;
-        let header = newest.whole.as_ref().expect("the newest root is whole").header.clone();
+        let header = newest.whole_header().clone();
         let zone_bytes = u64::from(header.zone_blocks) * BLOCK_BYTES as u64;
         let ends = root_ends(&labelled, &table);
         let all = || labelled.iter().flat_map(|l| &l.roots).map(|r| &r.header);
         let epoch_max = all().map(|h| h.epoch).max().unwrap_or(header.epoch);
         let sequence = all().map(|h| h.sequence).max().unwrap_or(header.sequence);
+        let is_named = |index: u16| online.contains(&DeviceIndex(index));
+        let named = (0u16..).zip(&mut table).filter(|(index, _)| is_named(*index));
+        named.for_each(|(_, entry)| entry.is_kept_offline = false);
+        refuse_old_copy(&labelled, &table, online)?;
         let by_index = assign_slots(labelled, &table, zone_bytes)?;
-        let missing: Vec<(DeviceIndex, Uuid)> = (0u16..)
-            .zip(table.iter().zip(&by_index))
-            .filter(|(_, (entry, device))| device.is_none() && entry.state != DeviceUse::Gone)
-            .map(|(index, (entry, _))| (DeviceIndex(index), entry.uuid))
-            .collect();
-        refuse_few(&header, &table, &missing, opening)?;
+        let missing = missing_members(&table, &by_index);
+        let may_be_older = refuse_few(&header, &table, &missing, opening)?;
         for (index, uuid) in &missing {
             tracing::warn!(device = index.0, %uuid, "device missing");
         }
         // The new epoch is in memory only. It becomes durable with this session's first root. A reader writes
         // no root, so it needs none and can open a pool that has spent its epochs.
-        let (epoch, session) = match opening {
-            Opening::Reading => (header.epoch, header.session),
-            Opening::Writing(random) | Opening::Degraded(random) => {
+        let (epoch, session) = match random {
+            None => (header.epoch, header.session),
+            Some(random) => {
                 let next = epoch_max.checked_add(1).ok_or(DeviceSetError::NoRoot(EPOCHS_SPENT))?;
                 (next, random_session(random))
             }
@@ -153,6 +195,8 @@ impl Pool {
             parity: header.parity,
             zone_blocks: header.zone_blocks,
             epoch,
+            epoch_of_roots: epoch_max,
+            may_be_older,
             for_reading,
             table: table.clone(),
         };
@@ -196,7 +240,10 @@ impl Pool {
             data: i.data,
             parity: i.parity,
             zone_blocks: i.zone_blocks,
-            epoch: i.epoch,
+            epoch: AtomicU32::new(i.epoch),
+            epoch_of_roots: i.epoch_of_roots,
+            may_be_older: i.may_be_older,
+            newer_session: AtomicU32::new(0),
             devices: Devices::new(&i.table, by_index, usize::from(i.parity), i.for_reading),
             // The root's number moves from session to session, and with it the first zone to be written: wear
             // spreads.
@@ -230,18 +277,13 @@ fn read_labels(devices: Vec<Arc<dyn Device>>) -> Result<Vec<LabelledDevice>, Dev
     let names = devices.iter().map(|d| d.info().name.clone()).collect();
     let mut labelled = Vec::with_capacity(devices.len());
     for (device, roots) in devices.into_iter().zip(found) {
-        if !roots.is_empty() {
-            let whole = whole_root(device.as_ref(), &roots);
-            labelled.push(LabelledDevice { device, roots, whole });
-        } else if let Some(found) = unsupported_root(device.as_ref()) {
-            return Err(DeviceSetError::Unsupported { device: device.info().name.clone(), found });
-        }
+        labelled.extend(LabelledDevice::read(device, roots)?);
     }
     if labelled.is_empty() { Err(DeviceSetError::NoPool { devices: names }) } else { Ok(labelled) }
 }
 
 /// The newest root of a device with a body that verifies.
-fn whole_root(device: &dyn Device, roots: &DeviceRoots) -> Option<FoundRoot> {
+pub(crate) fn whole_root(device: &dyn Device, roots: &DeviceRoots) -> Option<FoundRoot> {
     let verifies = |root: &&FoundRoot| match read_body(device, root) {
         Ok(_) => true,
         // A torn or rotten copy. Another device may have this root whole; if none has, the root before it
@@ -256,7 +298,7 @@ fn whole_root(device: &dyn Device, roots: &DeviceRoots) -> Option<FoundRoot> {
 }
 
 /// Refuses devices of two pools, and two copies of one device.
-fn refuse_mixed(labelled: &[LabelledDevice]) -> Result<(), DeviceSetError> {
+pub(crate) fn refuse_mixed(labelled: &[LabelledDevice]) -> Result<(), DeviceSetError> {
     let mut by_uuid: BTreeMap<Uuid, &LabelledDevice> = BTreeMap::new();
     let mut pool = None;
     for l in labelled {
@@ -274,7 +316,7 @@ fn refuse_mixed(labelled: &[LabelledDevice]) -> Result<(), DeviceSetError> {
 }
 
 /// The device with the newest root of which the body verifies, the root's device table and its payload.
-fn newest_root(
+pub(crate) fn newest_root(
     labelled: &[LabelledDevice],
 ) -> Result<(&LabelledDevice, Vec<DeviceEntry>, Vec<u8>), DeviceSetError> {
     let whole = labelled.iter().filter_map(|l| Some((l, l.whole.as_ref()?)));
@@ -284,12 +326,12 @@ fn newest_root(
 }
 
 /// Refuses devices that were written apart from the newest root.
-fn refuse_diverged(
+pub(crate) fn refuse_diverged(
     labelled: &[LabelledDevice],
     newest: &LabelledDevice,
     table: &[DeviceEntry],
 ) -> Result<(), DeviceSetError> {
-    let header = &newest.whole.as_ref().expect("the newest root is whole").header;
+    let header = newest.whole_header();
     let is_apart = |l: &&LabelledDevice| match (&l.whole, l.entry(table)) {
         (Some(root), Some(entry)) => is_diverged(&root.header, header, entry),
         _ => false,
@@ -302,18 +344,48 @@ fn refuse_diverged(
     Err(DeviceSetError::Diverged { one: names(together), other: names(apart) })
 }
 
+/// Index and uuid of the devices of a table that are not there, or not used, and were not removed.
+pub(crate) fn missing_members(
+    table: &[DeviceEntry],
+    by_index: &[Option<Arc<dyn Device>>],
+) -> Vec<(DeviceIndex, Uuid)> {
+    let is_away = |entry: &DeviceEntry, device: &Option<_>| device.is_none() || entry.is_kept_offline;
+    (0u16..)
+        .zip(table.iter().zip(by_index))
+        .filter(|(_, (entry, device))| entry.state != DeviceUse::Gone && is_away(entry, device))
+        .map(|(index, (entry, _))| (DeviceIndex(index), entry.uuid))
+        .collect()
+}
+
+/// Refuses a device that comes online if it is older than when it left: a root that it held then is durable
+/// on it.
+fn refuse_old_copy(
+    labelled: &[LabelledDevice],
+    table: &[DeviceEntry],
+    online: &[DeviceIndex],
+) -> Result<(), MembershipError> {
+    let is_old = |l: &&LabelledDevice| {
+        let newest = l.whole.as_ref().unwrap_or(l.label());
+        let is_older = l.entry(table).is_some_and(|entry| newest.header.epoch < entry.seen.epoch);
+        is_older && online.contains(&newest.header.device)
+    };
+    let old = labelled.iter().find(is_old);
+    old.map_or(Ok(()), |l| Err(MembershipError::OldCopy { device: l.name() }))
+}
+
 /// Number of devices of a table that were not removed.
 fn table_members(table: &[DeviceEntry]) -> usize {
     table.iter().filter(|entry| entry.state != DeviceUse::Gone).count()
 }
 
 /// Refuses to open with too few devices, and to write where the missing devices may hold a newer state.
-fn refuse_few(
+/// Returns whether they may.
+pub(crate) fn refuse_few(
     header: &RootHeader,
     table: &[DeviceEntry],
     missing: &[(DeviceIndex, Uuid)],
-    opening: Opening<'_>,
-) -> Result<(), DeviceSetError> {
+    opening: Opening,
+) -> Result<bool, DeviceSetError> {
     let parity = usize::from(header.parity);
     let members = table_members(table);
     let is_missing = |index: usize| missing.iter().any(|(m, _)| usize::from(m.0) == index);
@@ -339,19 +411,19 @@ fn refuse_few(
     let may_be_older = !absent.is_empty() && absent.len() >= others.saturating_sub(parity);
     let unknown = header.unknown_write_features();
     match opening {
-        Opening::Writing(_) | Opening::Degraded(_) if unknown != 0 => {
+        Opening::Writing | Opening::Degraded if unknown != 0 => {
             Err(DeviceSetError::WriteFeatures { features: unknown })
         }
-        Opening::Writing(_) if may_be_older => Err(DeviceSetError::MayBeOlder { missing: absent }),
+        Opening::Writing if may_be_older => Err(DeviceSetError::MayBeOlder { missing: absent }),
         Opening::Reading if may_be_older => {
             tracing::warn!(
                 name: "state_may_be_older",
                 missing = absent.len(),
                 "the missing devices may hold a newer state of the pool"
             );
-            Ok(())
+            Ok(true)
         }
-        _ => Ok(()),
+        _ => Ok(may_be_older),
     }
 }
 
@@ -370,7 +442,7 @@ fn root_ends(labelled: &[LabelledDevice], table: &[DeviceEntry]) -> Vec<RootEnd>
 
 /// The devices in index order, `None` where one is missing. A device that is not in the newest root's table
 /// is left out.
-fn assign_slots(
+pub(crate) fn assign_slots(
     labelled: Vec<LabelledDevice>,
     table: &[DeviceEntry],
     zone_bytes: u64,

@@ -6,7 +6,8 @@
 //! The other columns stay where they are.
 //!
 //! A device is *vacated* while its columns move to other devices, because it stays away or leaves the pool.
-//! Each of its columns is written to a device that the segment does not use yet.
+//! Each of its columns is written to a device that the segment does not use yet. The end of a device is
+//! vacated while it shrinks: its columns there move to its other zones, or to such a device.
 //!
 //! Blocks that verify on the column's own device are copied. The others are reconstructed.
 //!
@@ -21,7 +22,7 @@
 //!    write.
 //! 5. A segment never has two columns on one device (assert in `SegmentDescriptor::move_column`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use warpfire_env::{AlignedBuf, PlantedBug, is_planted};
@@ -65,6 +66,40 @@ pub struct ResilveredSegment {
     pub failure: Option<PoolError>,
 }
 
+/// Devices, and ends of devices, from which columns move away.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Vacated {
+    devices: BTreeSet<DeviceIndex>,
+    /// The zones of a device from this one on.
+    ends: BTreeMap<DeviceIndex, ZoneIndex>,
+}
+
+impl Vacated {
+    /// Whether nothing is vacated.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.devices.is_empty() && self.ends.is_empty()
+    }
+
+    /// Whether all columns of the device move away.
+    #[must_use]
+    pub fn has_device(&self, device: DeviceIndex) -> bool {
+        self.devices.contains(&device)
+    }
+
+    /// Whether a column in this zone moves away.
+    #[must_use]
+    pub fn contains(&self, device: DeviceIndex, zone: ZoneIndex) -> bool {
+        self.has_device(device) || self.ends.get(&device).is_some_and(|end| zone >= *end)
+    }
+}
+
+impl From<BTreeSet<DeviceIndex>> for Vacated {
+    fn from(devices: BTreeSet<DeviceIndex>) -> Self {
+        Vacated { devices, ends: BTreeMap::new() }
+    }
+}
+
 /// The columns of a segment to resilver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Suspects {
@@ -99,7 +134,7 @@ impl Pool {
         &self,
         id: SegmentId,
         suspects: Suspects,
-        vacated: &BTreeSet<DeviceIndex>,
+        vacated: &Vacated,
     ) -> Result<ResilveredSegment, PoolError> {
         let inner = &self.inner;
         inner.check_writable()?;
@@ -132,7 +167,8 @@ impl Pool {
             old_zones.0.push(old);
         }
         // Readers that still hold the old segment read the old zones.
-        let resilvered = Arc::new(PoolSegment::new(&descriptor, segment.stripes.read().clone()));
+        let stripes = segment.stripes.read().clone();
+        let resilvered = Arc::new(PoolSegment::new(&descriptor, stripes, segment.moment));
         inner.segments.write().insert(id, resilvered);
         if failure.is_none() {
             inner.damaged.lock().remove(&id);
@@ -170,6 +206,16 @@ impl Pool {
         Ok(VerifiedSegment { is_whole, read_bytes: blocks * columns as u64 * BLOCK_BYTES as u64 })
     }
 
+    /// Everything that is vacated if these devices are: they, those that leave the pool, and the ends of
+    /// those that shrink.
+    #[must_use]
+    pub fn vacated_with(&self, mut devices: BTreeSet<DeviceIndex>) -> Vacated {
+        let members = self.inner.devices.members();
+        devices.extend(members.iter().filter(|(_, member)| member.is_leaving).map(|(index, _)| *index));
+        let shrinks = members.iter().filter(|(_, member)| member.kept_zones.0 < member.zones);
+        Vacated { devices, ends: shrinks.map(|(index, member)| (*index, member.kept_zones)).collect() }
+    }
+
     /// Devices that take writes and have a zone for a column that moves.
     #[must_use]
     pub fn devices_with_room(&self) -> Vec<DeviceIndex> {
@@ -188,9 +234,11 @@ impl Inner {
     /// its device cannot reset is retired.
     pub(crate) fn free_zones(&self, zones: impl Iterator<Item = (DeviceIndex, ZoneIndex)>) {
         for (device, zone) in zones {
-            let is_writable = self.devices.writable(device);
-            if !is_writable || self.reset_zone(device, zone) {
-                self.zones.lock().free_zone(device, zone, is_writable);
+            let moment = self.devices.moment();
+            if !self.devices.writable(device) {
+                self.zones.lock().free_zone(device, zone, false);
+            } else if self.reset_zone(device, zone) {
+                self.free_reset_zone(device, zone, moment);
             } else {
                 self.retire_zone(device, zone);
             }
@@ -227,19 +275,20 @@ impl Inner {
         segment: &PoolSegment,
         places: &[StripePlace],
         descriptor: &SegmentDescriptor,
-        vacated: &BTreeSet<DeviceIndex>,
+        vacated: &Vacated,
     ) -> Result<(Vec<ColumnMove>, Option<PoolError>), PoolError> {
+        let moment = self.devices.moment();
         let (mut written, mut failure) = self.take_targets(segment, descriptor, vacated);
         for place in places {
             if written.is_empty() {
                 break;
             }
-            if let Err(e) = self.write_shards(segment, place, &written) {
+            if let Err(e) = self.write_shards(segment, place, &written, moment) {
                 failure = Some(e);
                 self.free_zones(written.drain(..).map(|m| m.to));
                 break;
             }
-            failure = self.free_unwritable(&mut written).or(failure);
+            failure = self.free_unwritable(&mut written, moment).or(failure);
         }
         if written.is_empty() {
             return Ok((written, failure));
@@ -250,7 +299,7 @@ impl Inner {
         if flushed.is_err() {
             self.free_zones(written.drain(..).map(|m| m.to));
         }
-        failure = self.free_unwritable(&mut written).or(failure);
+        failure = self.free_unwritable(&mut written, moment).or(failure);
         flushed.map(|()| (written, failure))
     }
 
@@ -260,13 +309,13 @@ impl Inner {
         &self,
         segment: &PoolSegment,
         descriptor: &SegmentDescriptor,
-        vacated: &BTreeSet<DeviceIndex>,
+        vacated: &Vacated,
     ) -> (Vec<ColumnMove>, Option<PoolError>) {
         let mut target = descriptor.clone();
         let (mut taken, mut failure) = (Vec::new(), None);
-        for (column, (own, _)) in (0u16..).zip(&segment.columns) {
+        for (column, (own, zone)) in (0u16..).zip(&segment.columns) {
             let is_lost = descriptor.lost.iter().any(|lost| lost.column == column);
-            let is_due = vacated.contains(own) || (is_lost && self.devices.writable(*own));
+            let is_due = vacated.contains(*own, *zone) || (is_lost && self.devices.writable(*own));
             if !is_due {
                 continue;
             }
@@ -288,15 +337,15 @@ impl Inner {
         &self,
         column: u16,
         descriptor: &SegmentDescriptor,
-        vacated: &BTreeSet<DeviceIndex>,
+        vacated: &Vacated,
     ) -> Result<(DeviceIndex, ZoneIndex), PoolError> {
         let own = descriptor.columns[usize::from(column)].0;
-        let stays = !vacated.contains(&own) && self.devices.all_allocatable().contains(&own);
+        let stays = !vacated.has_device(own) && self.devices.all_allocatable().contains(&own);
         let mut others = if stays { self.devices.all_allocatable() } else { self.devices_with_room() };
         others.retain(|device| {
             let is_free =
                 descriptor.takes_column(column, *device) || is_planted(PlantedBug::ColumnsShareDevice);
-            is_free && !vacated.contains(device)
+            is_free && !vacated.has_device(*device)
         });
         let taken = if stays { self.take_zones(|zones| zones.take(1, &[own], 0)) } else { None };
         let taken = taken.or_else(|| self.take_zones(|zones| zones.take(1, &others, descriptor.id.get())));
@@ -317,10 +366,11 @@ impl Inner {
         devices
     }
 
-    /// Frees the zones of those columns whose devices were dropped. Returns why, if there are any.
-    fn free_unwritable(&self, written: &mut Vec<ColumnMove>) -> Option<PoolError> {
+    /// Frees the zones of those columns whose devices were dropped since this moment. Returns why, if there
+    /// are any.
+    fn free_unwritable(&self, written: &mut Vec<ColumnMove>, moment: u64) -> Option<PoolError> {
         let (whole, dropped): (Vec<_>, Vec<_>) =
-            written.drain(..).partition(|m| self.devices.writable(m.to.0));
+            written.drain(..).partition(|m| self.devices.writes_since(m.to.0, moment));
         *written = whole;
         if dropped.is_empty() {
             return None;
@@ -336,6 +386,7 @@ impl Inner {
         segment: &PoolSegment,
         place: &StripePlace,
         moves: &[ColumnMove],
+        moment: u64,
     ) -> Result<(), PoolError> {
         // Sequence, lengths and inline payload are in every header of the stripe: any one that verifies will
         // do.
@@ -371,8 +422,10 @@ impl Inner {
             debug_assert!(StripeHeader::decode(header).is_ok(), "a written header decodes");
             shards.push(((moved.to.0, self.zone_offset(moved.to.1, place.block)), shard));
         }
-        let mut ops: Vec<_> =
-            shards.iter().filter_map(|(at, shard)| self.devices.write_op(*at, shard.into())).collect();
+        let mut ops: Vec<_> = shards
+            .iter()
+            .filter_map(|(at, shard)| self.devices.write_op_since(moment, *at, shard.into()))
+            .collect();
         self.devices.run(&mut ops);
         // A full host refuses a write and keeps its device.
         if ops.iter().any(is_refused) { Err(self.failed()) } else { Ok(()) }

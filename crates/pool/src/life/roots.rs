@@ -21,7 +21,7 @@
 //!   zone 1: ────────── reset ──▶ [8][9]…   then zone 0 again
 //! ```
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use warpfire_env::{AlignedBuf, PlantedBug, Random, is_planted};
 use warpfire_format::crc32c;
@@ -249,7 +249,7 @@ impl Inner {
 
     /// The point of the next root.
     pub(crate) fn next_point(&self, roots: &Roots) -> RootPoint {
-        RootPoint { epoch: self.epoch, session: roots.session, sequence: roots.sequence + 1 }
+        RootPoint { epoch: self.epoch.load(Relaxed), session: roots.session, sequence: roots.sequence + 1 }
     }
 
     /// Brings the device table to what the next root says.
@@ -310,7 +310,13 @@ impl Inner {
     }
 
     /// The header of the next root, as the first device holds it.
-    fn root_header(&self, roots: &Roots, body: &[u8], is_inherited: bool, is_narrow: bool) -> RootHeader {
+    pub(crate) fn root_header(
+        &self,
+        roots: &Roots,
+        body: &[u8],
+        is_inherited: bool,
+        is_narrow: bool,
+    ) -> RootHeader {
         RootHeader {
             data: self.data,
             parity: self.parity,
@@ -319,7 +325,7 @@ impl Inner {
             device_count: u16::try_from(roots.table.len()).expect("the table's length fits its field"),
             pool: self.uuid,
             sequence: roots.sequence,
-            epoch: self.epoch,
+            epoch: self.epoch.load(Relaxed),
             zone_blocks: self.zone_blocks,
             body_bytes: u32::try_from(body.len()).expect("the payload's length was checked"),
             body_crc: crc32c(body),

@@ -37,6 +37,7 @@ impl Pool {
         inner.ensure_epoch_is_durable()?;
         // Ends: each round that fails retires a zone.
         loop {
+            let moment = inner.devices.moment();
             let devices = inner.devices.all_allocatable();
             let (data, parity) = inner.shape(stream.kind(), devices.len());
             if data == 0 {
@@ -54,12 +55,12 @@ impl Pool {
             };
             let taken = taken.ok_or(PoolError::NoSpace)?;
             let data = data.min(data_columns(taken.len() as u64, parity));
-            if !inner.reset_all(&taken) {
+            if !inner.reset_all(&taken, moment) {
                 continue;
             }
             let d = SegmentDescriptor {
                 id,
-                epoch: inner.epoch,
+                epoch: self.epoch(),
                 stream,
                 data,
                 parity,
@@ -68,7 +69,7 @@ impl Pool {
                 stripes: Vec::new(),
                 state: SegmentState::Open,
             };
-            let segment = Arc::new(PoolSegment::new(&d, StripeIndex::default()));
+            let segment = Arc::new(PoolSegment::new(&d, StripeIndex::default(), moment));
             let before = inner.segments.write().insert(id, Arc::clone(&segment));
             assert!(before.is_none(), "a session uses a segment number once");
             return Ok(SegmentWriter::new(Arc::clone(inner), segment));
@@ -79,7 +80,7 @@ impl Pool {
 impl Inner {
     /// Resets the zones that are not clean. If a reset fails, retires its zone, frees the others of `taken`
     /// and returns `false`.
-    fn reset_all(&self, taken: &[TakenZone]) -> bool {
+    fn reset_all(&self, taken: &[TakenZone], moment: u64) -> bool {
         // The lock on the zones is not held: a reset waits for its device.
         let reset: Vec<(DeviceIndex, bool)> =
             taken.iter().map(|t| (t.device, t.clean || self.reset_zone(t.device, t.zone))).collect();
@@ -88,7 +89,7 @@ impl Inner {
             // The zones that were reset are clean, so the next round takes them without another reset.
             for (t, (device, ok)) in taken.iter().zip(reset) {
                 if ok {
-                    self.zones.lock().free_zone(device, t.zone, true);
+                    self.free_reset_zone(device, t.zone, moment);
                 } else {
                     self.retire_zone(device, t.zone);
                 }

@@ -32,6 +32,8 @@ pub(crate) struct PoolSegment {
     pub code: Code,
     /// Stripes that were written on enough columns.
     pub stripes: RwLock<StripeIndex>,
+    /// The moment (`Devices::moment`) before its zones were taken.
+    pub moment: u64,
     /// Columns that missed a write (`Inner::note_lost`).
     pub lost: Mutex<Vec<LostColumn>>,
     /// Whether a write failed on more columns than parity covers: nothing more is written then.
@@ -42,7 +44,7 @@ pub(crate) struct PoolSegment {
 
 impl PoolSegment {
     /// The segment of descriptor `d`, with `stripes` in place of the descriptor's.
-    pub(crate) fn new(d: &SegmentDescriptor, stripes: StripeIndex) -> Self {
+    pub(crate) fn new(d: &SegmentDescriptor, stripes: StripeIndex, moment: u64) -> Self {
         assert_eq!(
             d.columns.len(),
             usize::from(d.data) + usize::from(d.parity),
@@ -60,6 +62,7 @@ impl PoolSegment {
             columns: d.columns.clone(),
             code,
             stripes: RwLock::new(stripes),
+            moment,
             lost: Mutex::new(d.lost.clone()),
             broken: AtomicBool::new(false),
             is_degraded_read_reported: AtomicBool::new(false),

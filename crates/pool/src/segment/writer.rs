@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState};
 use warpfire_format::stripe::payload_capacity;
-use warpfire_units::SegmentId;
+use warpfire_units::{DeviceIndex, SegmentId, ZoneIndex};
 
 use crate::device::devices::is_refused;
 use crate::device::geometry::{Geometry, full_rows};
@@ -86,12 +86,19 @@ impl SegmentWriter {
         self.state == SegmentState::Sealed
     }
 
-    /// Whether a device of this segment has failed or leaves the pool. Its stripes stay readable; a new
-    /// segment avoids the device.
+    /// Whether a device of this segment has failed, leaves the pool, shrinks or has missed writes, or a new
+    /// segment has more parity. Its stripes stay readable; a new segment is better.
     #[must_use]
     pub fn is_outdated(&self) -> bool {
-        let allocatable = self.pool.devices.all_allocatable();
-        self.segment.columns.iter().any(|(device, _)| !allocatable.contains(device))
+        let (devices, segment) = (&self.pool.devices, &self.segment);
+        let allocatable = devices.all_allocatable();
+        let takes_stripes = |(device, zone): &(DeviceIndex, ZoneIndex)| {
+            allocatable.contains(device)
+                && !devices.vacates(*device, *zone)
+                && devices.writes_since(*device, segment.moment)
+        };
+        let (_, parity) = self.pool.shape(segment.kind, allocatable.len());
+        segment.parity < parity || !segment.columns.iter().all(takes_stripes)
     }
 
     /// Number of stripes written.
@@ -222,8 +229,9 @@ impl PreparedStripe {
             );
             for (column, (device, zone)) in stripe.segment.columns.iter().enumerate() {
                 let at = (*device, stripe.pool.zone_offset(*zone, stripe.place.block));
-                // A device that takes no more writes is left out: `record` counts its column as lost.
-                ops.extend(devices.write_op(at, buf.shard(column)));
+                // A device that takes no more writes, or has missed some, is left out: `record` counts its
+                // column as lost.
+                ops.extend(devices.write_op_since(stripe.segment.moment, at, buf.shard(column)));
             }
             counts.push(ops.len() - std::mem::replace(&mut before, ops.len()));
         }

@@ -11,7 +11,7 @@ use warpfire_sim_env::{DistinctNumbers, Fault, SimWorld};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex};
 
 use crate::opening::refusal;
-use crate::rig::{DEVICE_BYTES, devices_without, id, open, world, write_segment};
+use crate::rig::{DEVICE_BYTES, ZONE_BYTES, devices_without, id, open, world, write_segment};
 
 /// One device of each world.
 fn joined(a: &SimWorld, b: &SimWorld) -> Vec<Arc<dyn Device>> {
@@ -256,4 +256,43 @@ fn pools_of_another_format_or_with_unknown_features_are_refused_by_name() {
     let world = with(88, 1);
     assert_eq!(refusal(open(world.devices())), DeviceSetError::WriteFeatures { features: 1 });
     Pool::open_for_reading(world.devices()).unwrap();
+}
+
+/// The roots of two sessions are lost, and a stripe of theirs stays. Once the next session had the epoch of
+/// that stripe, and could take it for its own.
+#[test]
+fn a_session_over_an_older_state_has_a_later_epoch_than_the_lost_ones() {
+    let (world, pool) = world(63, 2, 1, 1);
+    pool.write_root(b"kept").unwrap();
+    drop(pool);
+    let roots = |sim: &warpfire_sim_env::SimDevice| sim.peek(0, 2 * ZONE_BYTES as usize);
+    let kept: Vec<Vec<u8>> = world.sims().iter().map(|sim| roots(sim)).collect();
+    let mut last = 0;
+    for n in 0..2 {
+        let (pool, _) = open(world.devices()).unwrap();
+        pool.look_for_newer_session();
+        assert_eq!(pool.newer_session(), None, "nothing is lost yet");
+        write_segment(&pool, id(10 + n), &[1000]);
+        last = pool.epoch();
+    }
+    for (sim, kept) in world.sims().iter().zip(&kept) {
+        sim.poke(0, kept);
+    }
+    let (reader, root) = Pool::open_for_reading(world.devices()).unwrap();
+    reader.look_for_newer_session();
+    assert_eq!((reader.newer_session(), &root.payload[..]), (Some(last), &b"kept"[..]));
+    let (pool, _) = open(world.devices()).unwrap();
+    assert!(pool.epoch() <= last, "the roots alone say so");
+    pool.look_for_newer_session();
+    assert_eq!((pool.newer_session(), pool.epoch()), (Some(last), last + 1));
+    let written = write_segment(&pool, id(20), &[1000]);
+    assert_eq!(written.descriptor.epoch, last + 1);
+    drop(pool);
+    let (pool, _) = open(world.devices()).unwrap();
+    pool.look_for_newer_session();
+    assert_eq!(
+        (pool.newer_session(), pool.epoch()),
+        (None, last + 2),
+        "the state that was written is the newest"
+    );
 }

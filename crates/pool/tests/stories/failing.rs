@@ -1,9 +1,7 @@
 //! Devices that fail while the pool works.
 
-use std::collections::BTreeSet;
-
 use warpfire_pool::{
-    CreateOptions, DeviceState, LostColumn, Pool, PoolError, SegmentKind, SegmentStream, Suspects,
+    CreateOptions, DeviceState, LostColumn, Pool, PoolError, SegmentKind, SegmentStream, Suspects, Vacated,
 };
 use warpfire_sim_env::{Fault, OpClass, SimWorld};
 use warpfire_units::DeviceIndex;
@@ -69,7 +67,7 @@ fn a_column_that_misses_a_write_or_a_flush_is_lost_from_there_on() {
         // The device returns: the column is rewritten, to another zone.
         let (pool, _) = open(world.devices()).unwrap();
         pool.adopt(&d).unwrap();
-        let resilvered = pool.resilver(id(1), Suspects::Recorded, &BTreeSet::new()).unwrap();
+        let resilvered = pool.resilver(id(1), Suspects::Recorded, &Vacated::default()).unwrap();
         assert_eq!((resilvered.moves.len(), resilvered.failure), (1, None));
         assert_eq!(resilvered.descriptor.lost, []);
         assert_ne!(resilvered.descriptor.columns[column], d.columns[column]);
@@ -98,7 +96,7 @@ fn a_column_moves_to_another_device_when_its_own_has_no_free_zone() {
     without_own.for_each(|d| pool.free(d.id).unwrap());
     let (device, at) = block_at(&written, 1, 0, Some(1));
     world.sims()[device].rot(at, 3);
-    let resilvered = pool.resilver(id(1), Suspects::Unverified, &BTreeSet::new()).unwrap();
+    let resilvered = pool.resilver(id(1), Suspects::Unverified, &Vacated::default()).unwrap();
     assert_eq!(resilvered.failure, None);
     assert_eq!(resilvered.descriptor.columns[0].0, spare, "no two columns on one device");
     assert_reads(&pool, &written);
@@ -114,7 +112,7 @@ fn a_column_whose_device_fails_the_flush_stays_where_it_was() {
     pool.write_root(b"").unwrap();
     let free = pool.status().devices[device].free_zones;
     world.sims()[device].inject(Fault::Fail { op: OpClass::Flush, after: 0, lasting: false });
-    let resilvered = pool.resilver(id(1), Suspects::Unverified, &BTreeSet::new()).unwrap();
+    let resilvered = pool.resilver(id(1), Suspects::Unverified, &Vacated::default()).unwrap();
     assert!(resilvered.failure.is_some() && resilvered.moves.is_empty());
     assert_eq!(resilvered.descriptor.columns, written.descriptor.columns);
     assert_eq!(resilvered.descriptor.lost, [LostColumn { column: 0, first_stripe: 1 }]);

@@ -1,13 +1,11 @@
 //! Header blocks that verify and are not the shard's: of another epoch, or of a stripe with other rows.
 
-use std::collections::BTreeSet;
-
 use warpfire_format::stripe::StripeHeader;
 use warpfire_sim_env::SimWorld;
 use warpfire_units::BLOCK_BYTES;
 
 use crate::rig::{WrittenSegment, assert_reads, block_at, id, open_with, world, write_segment};
-use warpfire_pool::Suspects;
+use warpfire_pool::{Suspects, Vacated};
 
 /// Changes fields of the header of one shard, and keeps its checksums.
 fn forge(world: &SimWorld, written: &WrittenSegment, column: usize, change: impl Fn(&mut StripeHeader)) {
@@ -68,7 +66,7 @@ fn a_resilvered_column_never_takes_its_header_from_a_forged_one() {
     };
     let sound = fields(&written.descriptor.columns, 2);
     let pool = open_with(world.devices(), &[&written]);
-    let resilvered = pool.resilver(id(1), Suspects::Unverified, &BTreeSet::new()).unwrap();
+    let resilvered = pool.resilver(id(1), Suspects::Unverified, &Vacated::default()).unwrap();
     assert_ne!(resilvered.descriptor.columns[0], written.descriptor.columns[0]);
     assert_eq!(fields(&resilvered.descriptor.columns, 0), sound);
     pool.free_old_zones(resilvered.old_zones);

@@ -9,12 +9,15 @@ mod failing;
 mod forged;
 #[cfg(test)]
 mod membership;
+mod offline;
 #[cfg(test)]
 mod opening;
 #[cfg(test)]
 mod reading;
 #[cfg(test)]
 mod recovery;
+#[cfg(test)]
+mod resize;
 #[cfg(test)]
 mod rig;
 #[cfg(test)]

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use warpfire_env::Device;
-use warpfire_pool::{DeviceSetError, MembershipError, Pool, PoolError, PoolLabel, SegmentKind, Suspects};
+use warpfire_pool::{
+    DeviceSetError, MembershipError, Pool, PoolError, PoolLabel, SegmentKind, Suspects, Vacated,
+};
 use warpfire_sim_env::{DeviceSpec, DistinctNumbers, Event, Fault, SimDevice, SimWorld};
 use warpfire_units::DeviceIndex;
 
@@ -237,7 +239,7 @@ fn a_device_that_fails_while_it_joins_leaves_the_pool_as_it_was() {
 /// Moves the columns of these segments off a device that leaves.
 fn empty(pool: &Pool, written: &mut [WrittenSegment], device: DeviceIndex) {
     for w in written.iter_mut().filter(|w| lies_on(w, device)) {
-        let vacated = BTreeSet::from([device]);
+        let vacated = Vacated::from(BTreeSet::from([device]));
         let moved = pool.resilver(w.descriptor.id, Suspects::Recorded, &vacated).unwrap();
         assert_eq!(moved.moves.len(), 1, "{:?}", moved.failure);
         w.descriptor = moved.descriptor;

@@ -1,9 +1,8 @@
 //! Opening: devices are identified by their labels, and wrong sets of devices are refused.
 
-use std::collections::BTreeSet;
-
 use warpfire_pool::{
     CreateOptions, DeviceSetError, DeviceState, Pool, PoolError, SegmentKind, SegmentStream, Suspects,
+    Vacated,
 };
 use warpfire_sim_env::{DeviceSpec, SimWorld};
 use warpfire_units::DeviceIndex;
@@ -210,7 +209,7 @@ fn a_pool_that_is_open_for_reading_refuses_every_call_that_writes() {
     assert_eq!(pool.write_root(b"x"), Err(PoolError::OpenForReading));
     assert!(matches!(pool.allocate(id(2), SegmentStream::Large), Err(PoolError::OpenForReading)));
     assert!(matches!(
-        pool.resilver(id(1), Suspects::Unverified, &BTreeSet::new()),
+        pool.resilver(id(1), Suspects::Unverified, &Vacated::default()),
         Err(PoolError::OpenForReading)
     ));
     assert_eq!(pool.free(id(1)), Err(PoolError::OpenForReading));

@@ -1,9 +1,12 @@
 //! The effect of each operation on the model.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use warpfire_env::Timestamp;
 use warpfire_fs::FileKind;
 
-use super::{Body, Errno, FileContent, Model, NodeId, OpOutput, Path};
+use super::{Body, Errno, FileContent, Model, NodeId, OpOutput, Path, Picture};
 use crate::op::{Op, Span};
 use crate::open_transactions::Slots;
 
@@ -148,6 +151,13 @@ impl Model {
                 Ok(())
             }
             Op::Fsync(path) => self.lookup(path).map(drop),
+            Op::Snapshot(name) if self.snapshots.contains_key(name) => Err(Errno(libc::EEXIST)),
+            Op::Snapshot(name) => {
+                let picture = Picture { snapshots: BTreeMap::new(), ..self.picture() };
+                self.snapshots.insert(name.clone(), Arc::new(picture));
+                Ok(())
+            }
+            Op::DropSnapshot(name) => self.snapshots.remove(name).map(drop).ok_or(Errno(libc::ENOENT)),
             _ => Ok(()),
         }
     }

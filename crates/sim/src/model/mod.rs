@@ -67,6 +67,8 @@ struct ModelNode {
 pub struct Model {
     nodes: BTreeMap<NodeId, Arc<ModelNode>>,
     next: NodeId,
+    /// The picture of each snapshot, by its name.
+    snapshots: BTreeMap<Name, Arc<Picture>>,
 }
 
 impl Model {
@@ -84,20 +86,25 @@ impl Model {
             xattrs: BTreeMap::new(),
             body: Body::Directory(BTreeMap::new()),
         };
-        Model { nodes: BTreeMap::from([(ROOT, Arc::new(root))]), next: ROOT + 1 }
+        Model { nodes: BTreeMap::from([(ROOT, Arc::new(root))]), next: ROOT + 1, snapshots: BTreeMap::new() }
     }
 
     /// A copy for a transaction. The copy's number is part of the numbers of its new nodes, so that no two
     /// forks make the same node.
     #[must_use]
     pub(crate) fn fork(&self, number: u64) -> Model {
-        Model { nodes: self.nodes.clone(), next: number << FORK_BITS }
+        Model { nodes: self.nodes.clone(), next: number << FORK_BITS, snapshots: BTreeMap::new() }
     }
 
     /// The nodes of a fork, as the next state of this model.
     #[must_use]
     pub(crate) fn replaced_by(&self, fork: Model) -> Model {
-        Model { nodes: fork.nodes, next: self.next }
+        Model { nodes: fork.nodes, next: self.next, snapshots: self.snapshots.clone() }
+    }
+
+    /// The names of the snapshots.
+    pub fn snapshots(&self) -> impl Iterator<Item = &Name> {
+        self.snapshots.keys()
     }
 
     /// Takes over the times of directories from the product, through `find`. When several transactions change

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use warpfire_env::Timestamp;
 use warpfire_fs::FileKind;
@@ -44,6 +45,8 @@ impl Hash for PictureEntry {
 pub struct Picture {
     /// The entry of each path; the root has the empty path.
     pub entries: BTreeMap<Path, PictureEntry>,
+    /// The picture of each snapshot, by its name.
+    pub snapshots: BTreeMap<Name, Arc<Picture>>,
 }
 
 impl Picture {
@@ -53,6 +56,9 @@ impl Picture {
         // The hasher's keys are fixed, so that a seed replays.
         let mut hasher = DefaultHasher::new();
         self.entries.hash(&mut hasher);
+        for (name, picture) in &self.snapshots {
+            (name, picture.digest()).hash(&mut hasher);
+        }
         hasher.finish()
     }
 
@@ -78,6 +84,21 @@ impl Picture {
         }
         for path in found.entries.keys().filter(|path| !self.entries.contains_key(*path)) {
             out.push_str(&format!("  {} should not be there\n", show_path(path)));
+        }
+        for (name, wanted) in &self.snapshots {
+            let name = String::from_utf8_lossy(name);
+            match found.snapshots.get(name.as_bytes()) {
+                None => out.push_str(&format!("  snapshot {name} is missing\n")),
+                Some(found) => {
+                    let differences = wanted.differences(found);
+                    differences
+                        .lines()
+                        .for_each(|line| out.push_str(&format!("  snapshot {name}: {line}\n")));
+                }
+            }
+        }
+        for name in found.snapshots.keys().filter(|name| !self.snapshots.contains_key(*name)) {
+            out.push_str(&format!("  snapshot {} should not be there\n", String::from_utf8_lossy(name)));
         }
         out
     }
@@ -117,7 +138,7 @@ impl Model {
     /// The picture of the model.
     #[must_use]
     pub fn picture(&self) -> Picture {
-        let mut picture = Picture::default();
+        let mut picture = Picture { snapshots: self.snapshots.clone(), ..Picture::default() };
         // Node numbers differ between model and product, so hard links are compared by the first path of a
         // node.
         let mut first: BTreeMap<NodeId, Path> = BTreeMap::new();

@@ -54,6 +54,9 @@ impl Menu {
     };
 }
 
+/// Names of snapshots that are drawn.
+const SNAPSHOTS: u64 = 3;
+
 /// A source of operations.
 #[derive(Debug)]
 pub struct OpSource {
@@ -99,9 +102,20 @@ impl OpSource {
             67..80 => self.reshape(model, &all),
             80..88 => self.set(model, &all),
             88..90 => Op::Fsync(self.any(&all, |_| true)),
-            90..99 => Op::Background(1 + u32::try_from(r.below(4)).expect("below 4")),
+            90..92 => self.snapshot(model),
+            92..99 => Op::Background(1 + u32::try_from(r.below(4)).expect("below 4")),
             _ if self.menu.reopens => Op::Reopen,
             _ => Op::Sync,
+        }
+    }
+
+    /// Makes or deletes a snapshot. Few exist at a time: each is compared as often as the tree.
+    fn snapshot(&self, model: &Model) -> Op {
+        let name = format!("s{}", self.random.below(SNAPSHOTS)).into_bytes();
+        if model.snapshots().any(|known| *known == name) {
+            Op::DropSnapshot(name)
+        } else {
+            Op::Snapshot(name)
         }
     }
 

@@ -148,6 +148,10 @@ pub enum Op {
     Observe(Tx),
     /// Ends a transaction.
     End(Tx, End),
+    /// Makes a snapshot.
+    Snapshot(Name),
+    /// Deletes a snapshot.
+    DropSnapshot(Name),
     /// Makes a file durable.
     Fsync(Path),
     /// Makes everything durable.
@@ -178,6 +182,9 @@ impl Op {
     /// Whether every operation before this one is durable once this one succeeds.
     #[must_use]
     pub fn makes_durable(&self) -> bool {
-        matches!(self, Op::Fsync(_) | Op::Sync | Op::Reopen | Op::End(_, End::CommitDurable))
+        matches!(
+            self,
+            Op::Fsync(_) | Op::Sync | Op::Reopen | Op::DropSnapshot(_) | Op::End(_, End::CommitDurable)
+        )
     }
 }

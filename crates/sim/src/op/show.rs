@@ -56,6 +56,8 @@ impl fmt::Display for Op {
             Op::Back(tx, number) => write!(f, "back to savepoint {number} in {tx}"),
             Op::Observe(tx) => write!(f, "observe all in {tx}"),
             Op::End(tx, end) => write!(f, "end transaction {tx}: {end:?}"),
+            Op::Snapshot(name) => write!(f, "snapshot {}", String::from_utf8_lossy(name)),
+            Op::DropSnapshot(name) => write!(f, "delete snapshot {}", String::from_utf8_lossy(name)),
             Op::Fsync(path) => write!(f, "fsync {}", p(path)),
             Op::Sync => f.write_str("sync"),
             Op::Background(steps) => write!(f, "background x{steps}"),

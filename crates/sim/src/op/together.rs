@@ -48,7 +48,12 @@ impl OpSource {
         }
         loop {
             match self.plain(model) {
-                Op::Fsync(_) | Op::Sync | Op::Background(_) | Op::Reopen => {}
+                Op::Fsync(_)
+                | Op::Sync
+                | Op::Background(_)
+                | Op::Reopen
+                | Op::Snapshot(_)
+                | Op::DropSnapshot(_) => {}
                 op => return op,
             }
         }

@@ -14,7 +14,7 @@ use warpfire_sim_env::{Cut, SimWorld};
 use crate::drive::{drive, errno_of};
 use crate::history::History;
 use crate::model::{Errno, Model, OpOutput, show_path};
-use crate::observe::observe;
+use crate::observe::observe_all;
 use crate::op::Op;
 use crate::open_transactions::OpenTransactions;
 use crate::space::{census, check_copy, check_total, refusal_fault};
@@ -157,6 +157,8 @@ impl Session {
         let wanted = self.history.push(op, self.open_transactions.slots(), now);
         let result = match op {
             Op::Reopen => self.reopen().map(|()| (OpOutput::Nothing, None)),
+            Op::Snapshot(name) => self.fs().create_snapshot(name).map(|_| (OpOutput::Nothing, None)),
+            Op::DropSnapshot(name) => self.fs().delete_snapshot(name).map(|_| (OpOutput::Nothing, None)),
             _ => drive(self.fs(), op, &self.open_transactions.values),
         };
         let outcome = compare(&wanted, result).map_err(|why| self.disagreement(op, &why))?;
@@ -275,6 +277,6 @@ pub fn find_state(
     allowed: std::ops::RangeInclusive<usize>,
 ) -> Result<usize, Violation> {
     let found =
-        observe(fs).map_err(|(path, e)| Violation(format!("{} {UNREADABLE}: {e}", show_path(&path))))?;
+        observe_all(fs).map_err(|(path, e)| Violation(format!("{} {UNREADABLE}: {e}", show_path(&path))))?;
     history.find(allowed, &found).map_err(Violation)
 }

@@ -136,6 +136,7 @@ impl Session {
     fn shows(&self, model: &Model) -> bool {
         let mut wanted = model.picture();
         wanted.clear_times_of_directories();
+        wanted.snapshots.clear();
         observe(self.fs()).is_ok_and(|mut found| {
             found.clear_times_of_directories();
             found == wanted

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use warpfire::{Dir, ErrorKind, File, FileType, Metadata, Warpfire};
+use warpfire::{Dir, ErrorKind, File, FileType, Metadata, Storage, Warpfire};
 use warpfire_terminal::Failure;
 
 use super::job::CopyJob;
@@ -13,9 +13,9 @@ use super::sink::Sink;
 use super::source::{Attributes, Content, NewFile, Piece, data_map};
 use super::xattrs::Xattrs;
 
-/// The pool that files are copied from.
-pub struct PoolSource<'a> {
-    fs: &'a Warpfire,
+/// The pool, or the snapshot of a pool, that files are copied from.
+pub struct PoolSource<'a, E: Storage> {
+    fs: &'a Warpfire<E>,
     /// Distinguishes the pools of one copy.
     number: u64,
     /// Whether the target is in the same pool.
@@ -23,15 +23,15 @@ pub struct PoolSource<'a> {
 }
 
 /// A file of the pool: its directory, its name there, and its path.
-struct FoundInPool<'a> {
-    dir: &'a Dir,
+struct FoundInPool<'a, E: Storage> {
+    dir: &'a Dir<E>,
     name: &'a OsStr,
     path: &'a Path,
     metadata: Metadata,
 }
 
-impl<'a> PoolSource<'a> {
-    pub fn new(fs: &'a Warpfire, number: u64, is_shared: bool) -> Self {
+impl<'a, E: Storage> PoolSource<'a, E> {
+    pub fn new(fs: &'a Warpfire<E>, number: u64, is_shared: bool) -> Self {
         PoolSource { fs, number, is_shared }
     }
 
@@ -65,7 +65,7 @@ impl<'a> PoolSource<'a> {
         sink: &mut dyn Sink,
         source: &Path,
         metadata: &Metadata,
-        opened: warpfire::Result<Dir>,
+        opened: warpfire::Result<Dir<E>>,
         name: Option<&OsStr>,
     ) {
         let attributes = Attributes::of_pool(self.number, metadata);
@@ -96,7 +96,7 @@ impl<'a> PoolSource<'a> {
         });
     }
 
-    fn file(&self, job: &mut CopyJob, sink: &mut dyn Sink, found: &FoundInPool<'_>, name: &OsStr) {
+    fn file(&self, job: &mut CopyJob, sink: &mut dyn Sink, found: &FoundInPool<'_, E>, name: &OsStr) {
         let attributes = Attributes::of_pool(self.number, &found.metadata);
         let new = NewFile { name, attributes: &attributes };
         job.file(sink, found.path, new, |job, sink| match attributes.kind {
@@ -135,8 +135,8 @@ impl<'a> PoolSource<'a> {
 const SEARCH_BYTES: u64 = 1 << 20;
 
 /// The content of a file of a pool.
-struct PoolContent {
-    file: File,
+struct PoolContent<E: Storage> {
+    file: File<E>,
     /// The path, if the target is in the same pool.
     shared: Option<PathBuf>,
     len: u64,
@@ -151,7 +151,7 @@ struct PoolContent {
     failure: Option<Failure>,
 }
 
-impl PoolContent {
+impl<E: Storage> PoolContent<E> {
     /// The next range of data that fits the buffer; `None` at the end.
     fn next_range(&mut self, max: usize) -> Result<Option<Range<u64>>, Failure> {
         if self.data.is_empty() && !self.is_dense {
@@ -219,7 +219,7 @@ impl PoolContent {
     }
 }
 
-impl Content for PoolContent {
+impl<E: Storage> Content for PoolContent<E> {
     fn map(&mut self) -> Result<Vec<Range<u64>>, Failure> {
         data_map(self.len, |at| if self.is_dense { Ok(at..self.len) } else { self.next_data(at) })
     }

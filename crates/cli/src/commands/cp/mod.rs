@@ -21,7 +21,7 @@ use self::to_pool::PoolSink;
 use super::tx;
 use crate::location::{Location, PathArgument};
 use crate::progress::CopySummary;
-use crate::tree::{MountedTree, Tree};
+use crate::tree::{self, MountedTree, Tree};
 
 mod from_local;
 mod from_pool;
@@ -312,6 +312,7 @@ fn into_pool(
     destination: &Location,
     atomic: bool,
 ) -> Result<(), Failure> {
+    tree::check_changeable(&destination.path).map_err(|error| error.at(&destination.path))?;
     let pools = Pools::into(&destination.pool, sources, job.options.dry_run)?;
     let is_atomic = atomic && !job.options.dry_run;
     match pools.of(&destination.pool) {

@@ -11,7 +11,7 @@ use super::local::NamedPath;
 use super::sink::Sink;
 use super::{Source, Target, from_local, stdio, tar};
 use crate::location::{Location, PoolName, mountpoint_of};
-use crate::tree::{self, MountedTree, Tree};
+use crate::tree::{self, MountedTree, Placed, Tree};
 
 /// The pools that the command line names, each opened once.
 pub struct Pools<'a>(Vec<(&'a PoolName, Tree)>);
@@ -23,6 +23,13 @@ pub struct PoolsInView<'a> {
     view: MountedTree,
     /// The number of the filesystem that the view is of.
     device: (u32, u32),
+}
+
+/// The number of a snapshot among the pools of a copy.
+const SNAPSHOT_NUMBER: u64 = u64::MAX;
+
+fn all_snapshots() -> Failure {
+    Failure::new("is the directory of all snapshots").hint("name a snapshot in it")
 }
 
 impl<'a> Pools<'a> {
@@ -141,7 +148,22 @@ impl<'a> Pools<'a> {
             match self.of(pool) {
                 Tree::Open(fs) => {
                     let number = self.find(pool).unwrap_or_default() as u64;
-                    PoolSource::new(fs, number, is_shared).copy(job, sink, path, name.as_deref());
+                    match tree::placed(fs, path) {
+                        Ok(Placed::Now) => {
+                            PoolSource::new(fs, number, is_shared).copy(job, sink, path, name.as_deref());
+                        }
+                        // Files of a snapshot are no links of those that are there now.
+                        Ok(Placed::Then(then, path)) => {
+                            PoolSource::new(&then, SNAPSHOT_NUMBER, false).copy(
+                                job,
+                                sink,
+                                &path,
+                                name.as_deref(),
+                            );
+                        }
+                        Ok(Placed::Snapshots) => job.skip(path, all_snapshots()),
+                        Err(error) => job.skip(path, error.at(path)),
+                    }
                 }
                 Tree::Mounted(mount) => {
                     let named = NamedPath::in_mount(seen(mount), path);

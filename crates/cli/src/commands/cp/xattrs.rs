@@ -71,7 +71,7 @@ impl Xattrs {
     }
 
     /// The attributes of a file of the pool that is no symbolic link.
-    pub fn of_pool(fs: &Warpfire, path: &Path) -> Result<Self, Failure> {
+    pub fn of_pool<E: Storage>(fs: &Warpfire<E>, path: &Path) -> Result<Self, Failure> {
         let names = fs.list_xattrs(path)?.into_iter().filter(|name| is_copied(name));
         names.map(|name| Ok((name.clone(), fs.xattr(path, &name)?))).collect::<Result<_, _>>().map(Xattrs)
     }

@@ -9,14 +9,16 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use warpfire::{
-    AddDevice, DeviceContent, Pool, Warpfire, ZONES_MIN, check_named_once, device_bytes_min, device_content,
-    device_label,
+    AddDevice, DeviceContent, ErrorKind, Pool, Warpfire, ZONES_MIN, check_named_once, device_bytes_min,
+    device_content, device_label,
 };
 use warpfire_terminal::{
     Exit, Failure, Size, counted, is_json, note, path_bytes, path_text, print, print_json, quoted, shown,
 };
 
 use crate::commands::confirmation::confirm;
+use crate::commands::device::member_at;
+use crate::commands::mkfs::{directory_of, refuse_too_large};
 use crate::commands::mount::control::wire::{Answer, Request};
 use crate::commands::mount::control::{ServerConnection, foreign_answer};
 use crate::commands::pool;
@@ -100,18 +102,18 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let once = check_named_once(&args.devices);
     once.map_err(|error| Failure::pool(&error).exit_code(Exit::Usage as u8))?;
     let report = status::report(&args.pool)?;
-    let plans: Vec<(AddOrder, AddedDevice)> =
-        args.devices.iter().map(|path| plan(path, args, &report)).collect::<Result<_, Failure>>()?;
+    let plans: Vec<(AddOrder, AddedDevice)> = args
+        .devices
+        .iter()
+        .map(|path| plan(path, args.size, args.force, &report))
+        .collect::<Result<_, Failure>>()?;
     if !is_json() {
         print(in_words(&report, &plans))?;
     }
     if args.dry_run {
         return plans.iter().filter(|_| is_json()).try_for_each(|(_, planned)| print_json(planned));
     }
-    let destroys = |(order, planned): &(AddOrder, AddedDevice)| {
-        planned.overwrites.is_some() || is_block_device(&order.path)
-    };
-    if plans.iter().any(destroys) && !args.yes {
+    if plans.iter().any(|(order, planned)| destroys(order, planned)) && !args.yes {
         confirm("overwrites everything on these devices")?;
     }
     let name = PoolName::new(&args.pool);
@@ -149,8 +151,18 @@ fn is_block_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
-/// Looks at a device without changing it.
-fn plan(path: &Path, args: &Args, pool: &StatusReport) -> Result<(AddOrder, AddedDevice), Failure> {
+/// Whether the device loses content, or may hold some that nobody sees.
+pub(super) fn destroys(order: &AddOrder, planned: &AddedDevice) -> bool {
+    planned.overwrites.is_some() || is_block_device(&order.path)
+}
+
+/// Looks at a device without changing it. A new image file gets `size`.
+pub(super) fn plan(
+    path: &Path,
+    size: Option<Size>,
+    force: bool,
+    pool: &StatusReport,
+) -> Result<(AddOrder, AddedDevice), Failure> {
     if path.to_str().is_none() {
         return Err(Failure::usage(format_args!("{} is no UTF-8", shown(path)))
             .hint("give the device a name that is")
@@ -159,16 +171,23 @@ fn plan(path: &Path, args: &Args, pool: &StatusReport) -> Result<(AddOrder, Adde
     let absolute = std::path::absolute(path).map_err(|error| Failure::local(path, &error))?;
     let is_new = !path.exists();
     let largest = pool.devices.iter().map(|device| device.size_bytes).max().unwrap_or(0);
-    let new_bytes = args.size.map_or(largest, |size| size.0);
+    let new_bytes = size.map_or(largest, |size| size.0);
     let label = if is_new { None } else { device_label(path).ok().flatten() };
     let is_of_pool = label.is_some_and(|label| label.pool == pool.pool);
-    if is_of_pool && pool.devices.iter().filter_map(|d| d.name.as_ref()).any(|name| is_same(name, path)) {
-        return Err(Failure::new(format_args!("{} belongs to the pool already", shown(path))).of_path(path));
+    if is_of_pool && member_at(pool, path).is_some() {
+        return Err(Failure::new(format_args!("{} belongs to the pool already", shown(path)))
+            .hint("'warpfire device list' shows its devices")
+            .of_path(path));
     }
     let (content, size_bytes) = if is_new {
+        refuse_too_large(path, new_bytes)?;
+        let directory = directory_of(path);
+        directory
+            .metadata()
+            .map_err(|error| Failure::local(directory, &error).hint("make the directory first"))?;
         (DeviceContent::Empty, new_bytes)
     } else {
-        device_content(path).map_err(|error| Failure::pool(&error))?
+        device_content(path).map_err(|error| not_taken(path, &error))?
     };
     let size_bytes = if size_bytes == 0 { new_bytes } else { size_bytes };
     let least_bytes = device_bytes_min(Some(pool.zone_bytes));
@@ -189,33 +208,42 @@ fn plan(path: &Path, args: &Args, pool: &StatusReport) -> Result<(AddOrder, Adde
         DeviceContent::Pool if is_of_pool => None,
         content => Some(content.to_string()),
     };
-    if let (Some(content), false) = (&overwrites, args.force) {
+    if let (Some(content), false) = (&overwrites, force) {
         return Err(Failure::new(format_args!("{} contains {content}", path.display()))
             .hint("name another device, or overwrite this one with --force")
             .of_path(path));
     }
-    let order = AddOrder { path: absolute, size_bytes, force: args.force };
+    let order = AddOrder { path: absolute, size_bytes, force };
     let (index, available_bytes) = (None, None);
     let (path, path_bytes) = (path_text(path), path_bytes(path));
     Ok((order, AddedDevice { index, path, path_bytes, size_bytes, is_new, overwrites, available_bytes }))
 }
 
-/// Whether both paths lead to one file or device.
-fn is_same(name: &str, path: &Path) -> bool {
-    check_named_once(&[PathBuf::from(name), path.to_path_buf()]).is_err()
+/// The failure to read a device that shall join.
+fn not_taken(path: &Path, error: &warpfire::Error) -> Failure {
+    match error.kind() {
+        // It is smaller than a block.
+        ErrorKind::InvalidInput if path.is_file() => Failure::pool(error).hint("choose a larger device"),
+        _ => Failure::pool(error),
+    }
 }
 
 fn in_words(pool: &StatusReport, plans: &[(AddOrder, AddedDevice)]) -> String {
     let count = counted(plans.len() as u64, "device", "devices");
     let mut text = format!("pool {} gets {count}; its files stay where they are\n", pool.pool);
     for (order, planned) in plans {
-        let kind = match (&planned.overwrites, planned.is_new) {
-            (Some(content), _) => format!("OVERWRITES {content}"),
-            (None, true) => "new image file".to_owned(),
-            (None, false) if is_block_device(&order.path) => "block device".to_owned(),
-            (None, false) => "image file".to_owned(),
-        };
-        text += &format!("  {}  {}  {kind}\n", quoted(planned.path.as_ref()), Size(planned.size_bytes));
+        text += &line_of(order, planned);
     }
     text
+}
+
+/// The line of a plan for a device that is added.
+pub(super) fn line_of(order: &AddOrder, planned: &AddedDevice) -> String {
+    let kind = match (&planned.overwrites, planned.is_new) {
+        (Some(content), _) => format!("OVERWRITES {content}"),
+        (None, true) => "new image file".to_owned(),
+        (None, false) if is_block_device(&order.path) => "block device".to_owned(),
+        (None, false) => "image file".to_owned(),
+    };
+    format!("  {}  {}  {kind}\n", quoted(planned.path.as_ref()), Size(planned.size_bytes))
 }

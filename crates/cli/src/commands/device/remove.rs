@@ -7,13 +7,14 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use warpfire::{Pool, Warpfire, check_named_once};
+use warpfire::{Pool, Warpfire};
 use warpfire_terminal::{Failure, Size, counted, is_json, print, print_json, shown};
 
+use crate::commands::device::{is_away, named, used_bytes};
 use crate::commands::mount::control::wire::{Answer, Request};
 use crate::commands::mount::control::{ServerConnection, foreign_answer};
 use crate::commands::pool;
-use crate::commands::status::{self, DeviceReport, StatusReport};
+use crate::commands::status::{self, StatusReport};
 use crate::location::PoolName;
 use crate::progress::WorkLine;
 
@@ -69,12 +70,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let report = status::report(&args.pool)?;
     let device = named(&report, &args.device)?;
     refuse_too_few(&report, &args.device)?;
-    // Two zones hold roots.
-    let moved_bytes = device.size_bytes - device.free_bytes - device.retired_bytes - 2 * report.zone_bytes;
+    let moved_bytes = used_bytes(&report, device);
     let (index, name) = (device.index, device.name.clone());
     if !is_json() {
         let rest = counted(report.devices.len() as u64 - 1, "device", "devices");
-        let how = if device.state == "missing" { "reconstructed on" } else { "moved to" };
+        let how = if is_away(device) { "reconstructed on" } else { "moved to" };
         let path = shown(&args.device);
         print(format!("{path} leaves the pool: at most {} are {how} the other {rest}\n", Size(moved_bytes)))?;
     }
@@ -118,19 +118,6 @@ fn remove_unmounted(name: &PoolName, index: u16, show: impl Fn(u64)) -> Result<u
     })?;
     pool.close().map_err(|error| Failure::pool(&error))?;
     Ok(available_bytes)
-}
-
-/// The device that the command line names.
-fn named<'a>(pool: &'a StatusReport, device: &Path) -> Result<&'a DeviceReport, Failure> {
-    let is_same = |name: &String| check_named_once(&[PathBuf::from(name), device.to_path_buf()]).is_err();
-    let by_path = pool.devices.iter().find(|d| d.name.as_ref().is_some_and(is_same));
-    let index: Option<u16> = device.to_str().and_then(|words| words.parse().ok());
-    let by_index = || pool.devices.iter().find(|d| Some(d.index) == index);
-    by_path.or_else(by_index).ok_or_else(|| {
-        Failure::new(format_args!("{} is no device of the pool", shown(device)))
-            .hint("'warpfire device list' shows the devices and their indexes")
-            .of_path(device)
-    })
 }
 
 fn refuse_too_few(pool: &StatusReport, device: &Path) -> Result<(), Failure> {

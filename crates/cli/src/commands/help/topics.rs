@@ -31,6 +31,12 @@ out.
   a.img                          a pool of one image file
   /dev/nvme0n1,/dev/nvme1n1      a pool of two devices
   pool                           the *.img files of the directory 'pool'
+  LABEL=photos                   the pool of this name, wherever its devices are
+  UUID=6f1c...                   the pool of this number
+
+The last two search all block devices, and the files and directories that
+--search and WARPFIRE_DEVICES name (there separated by colons). 'warpfire scan'
+lists the pools. In fstab, write label= and uuid=, and -o search=PATH.
 
 A file in a pool is POOL:/path. The first ':/' ends the name of the pool.
 

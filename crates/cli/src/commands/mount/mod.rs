@@ -27,6 +27,7 @@ use self::interval_trim::IntervalTrim;
 use self::mount_words::{COMMIT_SECONDS, MountWords, SPARE_AFTER_SECONDS, TRIM_SECONDS, TX_TIMEOUT_SECONDS};
 use self::service::ServerLog;
 use super::pool;
+use crate::found_pool::search_in;
 use crate::location::PoolName;
 
 mod another_place;
@@ -55,14 +56,15 @@ Options after -o:
   allow_other          as --allow-other
   commit=SECONDS       as --sync-interval
   tx_timeout=SECONDS, trim=SECONDS, spare_after=SECONDS, cache=SIZE, threads=N,
-  let_halt, log=FILE, log_level=LEVEL
+  let_halt, log=FILE, log_level=LEVEL, search=PATH
                        as the flags of these names
   remount              change ro, suid, dev and exec of a mounted pool
   defaults, user, nofail, _netdev, noauto, x-*
                        for mount(8) and systemd
 
 'mount -t warpfire' and fstab take the same options, except suid and dev: mount(8)
-passes only their opposites on. When root mounts a pool that is mounted already,
+passes only their opposites on. There a pool is named label=NAME or uuid=NUMBER: mount(8) takes LABEL= and \
+UUID= for its own. When root mounts a pool that is mounted already,
 the same server serves it in the second directory too.
 
 Unmount the pool with 'warpfire umount' or umount(8), or send SIGTERM to the server. A server in the \
@@ -176,6 +178,7 @@ fn parse_threads(text: &str) -> Result<usize, String> {
 /// Mounts, and serves in the foreground or starts a server in the background.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let words = args.words()?;
+    search_in(&words.search);
     if words.remount {
         return remount::run(&args.directory, &args.all_options());
     }

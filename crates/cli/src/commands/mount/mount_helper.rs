@@ -12,6 +12,8 @@ use std::path::Path;
 
 use warpfire_terminal::Failure;
 
+use crate::found_pool::PoolTag;
+
 /// Names under which this program is a mount helper. mount(8) takes the second for a remount.
 const NAMES: [&str; 2] = ["mount.warpfire", "mount.fuse.warpfire"];
 
@@ -86,6 +88,9 @@ pub fn words(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<Vec
 /// The devices of a source, separated by commas. In fstab a colon separates them too. A colon that is part of
 /// the name of a device that exists separates nothing.
 fn separated_by_commas(source: &OsStr) -> OsString {
+    if PoolTag::parse(source).is_some() {
+        return source.to_owned();
+    }
     let mut devices: Vec<Vec<u8>> = Vec::new();
     for part in source.as_bytes().split(|byte| *byte == b',') {
         let mut rest = part;
@@ -117,6 +122,7 @@ mod tests {
             said(&["/a,/b", "/mnt", "-o", "rw,noatime"]),
             "warpfire mount -o rw,noatime -- /a,/b /mnt"
         );
+        assert_eq!(said(&["label=a:b", "/mnt"]), "warpfire mount -- label=a:b /mnt");
         assert_eq!(said(&["/a:/b", "/mnt", "-sv", "-t", "warpfire"]), "warpfire mount -- /a,/b /mnt");
         assert!(words(["-f", "/a", "/mnt"].map(OsString::from)).expect("a right call").is_none());
         for wrong in [&["/a"][..], &["/a", "/b", "/c"], &["/a", "/b", "--x"], &["/a", "/b", "-o"]] {

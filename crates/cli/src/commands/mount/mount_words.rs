@@ -42,6 +42,8 @@ pub struct MountWords {
     pub let_halt: bool,
     pub log: Option<PathBuf>,
     pub log_level: Option<String>,
+    /// Places in which to search for the pool.
+    pub search: Vec<PathBuf>,
     /// Change the options of a pool that is mounted.
     pub remount: bool,
     /// The words that a mount takes and a remount cannot change, as given.
@@ -69,6 +71,7 @@ impl Default for MountWords {
             let_halt: false,
             log: None,
             log_level: None,
+            search: Vec::new(),
             remount: false,
             only_at_mount: Vec::new(),
             shown_by_kernel: None,
@@ -115,6 +118,7 @@ impl MountWords {
             }
             "log" if !value.is_empty() => self.log = Some(PathBuf::from(value)),
             "log_level" if !value.is_empty() => self.log_level = Some(value.to_owned()),
+            "search" if !value.is_empty() => self.search.push(PathBuf::from(value)),
             "degraded" if value.is_empty() => self.degraded = true,
             "let_halt" if value.is_empty() => self.let_halt = true,
             "allow_other" if value.is_empty() => self.allow_other = true,
@@ -233,6 +237,7 @@ mod tests {
             "noatime=1",
             "user_id=5",
             "log=",
+            "search=",
         ] {
             let refused = MountWords::default().parse([word]).expect_err(word);
             assert!(refused.to_string().contains(word), "{refused}");

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use warpfire_check::ByteRange;
 use warpfire_mount::FailedRequest;
 use warpfire_terminal::{grouped, shown};
 
@@ -29,6 +30,9 @@ pub struct ErrorReport {
     pub program: String,
     /// The error in words.
     pub error: String,
+    /// Bytes of the file that cannot be read, as far as reads have met them; at most eight ranges.
+    #[serde(default)]
+    pub lost: Vec<ByteRange>,
 }
 
 impl From<&FailedRequest> for ErrorReport {
@@ -43,6 +47,7 @@ impl From<&FailedRequest> for ErrorReport {
             process: failed.process,
             program: failed.program.clone(),
             error: failed.error.clone(),
+            lost: failed.lost.iter().map(|lost| ByteRange { start: lost.start, end: lost.end }).collect(),
         }
     }
 }
@@ -67,7 +72,11 @@ pub fn in_words(errors: &[ErrorReport]) -> String {
             count => format!("{} times", grouped(count)),
         };
         text += &format!("{label:<13} {} of {place}{by}, {times}, last at {}\n", error.operation, error.at);
-        text += &format!("{:<13} {}\n", "", shown(Path::new(&error.error)));
+        let lost: Vec<String> =
+            error.lost.iter().map(|lost| format!("{}..{}", lost.start, lost.end)).collect();
+        let lost =
+            if lost.is_empty() { String::new() } else { format!("; bytes {} are lost", lost.join(", ")) };
+        text += &format!("{:<13} {}{lost}\n", "", shown(Path::new(&error.error)));
     }
     text
 }

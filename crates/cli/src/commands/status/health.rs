@@ -1,15 +1,17 @@
 //! The health of a pool: the verdict of `warpfire status`, and what to do.
 
 use serde::{Deserialize, Serialize};
-use warpfire::{Health, Stats};
+use warpfire::{Health, StateAge, Stats};
 use warpfire_terminal::{counted, grouped, shown};
 
+use crate::commands::pool::away_words;
 use crate::output::rfc3339;
 
 /// What the pool remembers of errors and damage.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct HealthReport {
-    /// `good`, `degraded` (devices are missing or have failed), `damaged` (within parity), or `lost`.
+    /// `good`, `degraded` (devices are missing, have failed or are offline), `damaged` (within parity), or
+    /// `lost`.
     pub verdict: String,
     /// The devices or files concerned, in words; empty if all is good.
     pub reason: String,
@@ -71,6 +73,14 @@ impl HealthReport {
         if !away.is_empty() && stats.losses_left.is_none() {
             let reason = format!("more devices are missing or have failed than parity covers: {names}");
             ("lost", reason, "reconnect devices; 'warpfire fsck' names what cannot be read")
+        } else if stats.state_age == StateAge::Older {
+            let reason = "this is an older state of the pool: its devices hold data of a later session, whose \
+                          roots are lost";
+            (
+                "lost",
+                reason.to_owned(),
+                "reconnect missing devices, or restore later changes from a backup; 'warpfire fsck' shows where",
+            )
         } else if files > 0 {
             let mut reason =
                 format!("{} lost bytes: {}", counted(files, "file", "files"), self.damaged_files.join(", "));
@@ -83,11 +93,17 @@ impl HealthReport {
                 "restore or remove them, then 'warpfire scrub'; 'warpfire fsck' shows the ranges",
             )
         } else if !away.is_empty() {
-            let reason = format!(
-                "{} missing or failed: {names}",
-                counted(away.len() as u64, "device is", "devices are")
-            );
-            ("degraded", reason, "reconnect missing devices, then 'warpfire scrub'")
+            let how = away_words(stats.devices.iter().map(|device| device.state));
+            let mut reason =
+                format!("{} {how}: {names}", counted(away.len() as u64, "device is", "devices are"));
+            if stats.state_age == StateAge::MayBeOlder {
+                reason += "; they are enough to have gone on alone, so this may be an older state";
+            }
+            let next = match how {
+                "offline" => "'warpfire device online' takes it back",
+                _ => "reconnect missing devices, then 'warpfire scrub'",
+            };
+            ("degraded", reason, next)
         } else if self.bad_blocks_since_scrub > 0 || stats.damaged_segments > 0 {
             let reason = match self.bad_blocks_since_scrub {
                 0 => format!(

@@ -4,7 +4,7 @@ use super::errors::{self, ErrorReport};
 use super::health::HealthReport;
 use super::upkeep::UpkeepReport;
 use serde::{Deserialize, Serialize};
-use warpfire::{DeviceState, SpaceInfo, Stats, Warpfire};
+use warpfire::{DeviceState, SpaceInfo, StateAge, Stats, Warpfire};
 use warpfire_terminal::{Columns, Size, counted, grouped, quoted};
 
 /// The status of a pool.
@@ -29,6 +29,10 @@ pub struct StatusReport {
     /// `whole`, `degraded` if devices are missing or have failed, or `lost` if they are more than parity
     /// covers.
     pub state: String,
+    /// `newest`; `older` if the devices hold data of a later session than that of every readable root, so
+    /// that later changes are lost; `may_be_older` if the missing devices are enough to have gone on alone.
+    #[serde(default)]
+    pub state_age: String,
     /// How many more devices may be lost: the least over all data. `null` if data can be lost already.
     #[serde(default)]
     pub losses_left: Option<u8>,
@@ -79,7 +83,7 @@ pub struct DeviceReport {
     /// Its path, unless it is missing.
     pub name: Option<String>,
     /// `present`, `slow` (it does not answer, and reads go round it), `leaving` (its data moves to other
-    /// devices), `missing`, `failed` or `gone`.
+    /// devices), `missing`, `failed`, `gone` or `offline` (not used until it is taken online).
     pub state: String,
     /// Bytes that the pool uses of it.
     pub size_bytes: u64,
@@ -203,6 +207,7 @@ impl StatusReport {
             parity: stats.parity,
             zone_bytes: stats.zone_bytes,
             state: state.to_owned(),
+            state_age: age_word(stats.state_age).to_owned(),
             losses_left: stats.losses_left,
             health: HealthReport::default(),
             devices: stats.devices.iter().map(DeviceReport::new).collect(),
@@ -236,6 +241,13 @@ impl StatusReport {
             },
             errors: Vec::new(),
         }
+    }
+
+    /// Whether the state is the newest, as far as its devices say.
+    #[must_use]
+    pub fn age(&self) -> StateAge {
+        let all = [StateAge::MayBeOlder, StateAge::Older];
+        all.into_iter().find(|age| age_word(*age) == self.state_age).unwrap_or_default()
     }
 
     /// The report as text.
@@ -331,11 +343,15 @@ impl StatusReport {
     }
 
     fn redundancy(&self) -> String {
-        let away = self
-            .devices
-            .iter()
-            .filter(|device| !matches!(device.state.as_str(), "present" | "slow" | "leaving"))
-            .count();
+        let is_away =
+            |device: &&DeviceReport| !matches!(device.state.as_str(), "present" | "slow" | "leaving");
+        let away = self.devices.iter().filter(is_away).count();
+        let offline = self.devices.iter().filter(|device| device.state == "offline").count();
+        let how = match offline {
+            0 => "missing or failed",
+            offline if offline == away => "offline",
+            _ => "missing, failed or offline",
+        };
         let plural = if self.devices.len() == 1 { "" } else { "s" };
         let made_of = format!(
             "{} data and {} parity over {} device{plural}",
@@ -347,9 +363,9 @@ impl StatusReport {
             "whole" => format!("{made_of}, whole"),
             "degraded" => {
                 let left = self.losses_left.unwrap_or_default();
-                format!("{made_of}, DEGRADED: {away} missing or failed, {left} more may be lost")
+                format!("{made_of}, DEGRADED: {away} {how}, {left} more may be lost")
             }
-            _ => format!("{made_of}, LOST: {away} missing or failed, more than parity covers"),
+            _ => format!("{made_of}, LOST: {away} {how}, more than parity covers"),
         }
     }
 
@@ -418,6 +434,14 @@ impl DeviceReport {
     }
 }
 
+fn age_word(age: StateAge) -> &'static str {
+    match age {
+        StateAge::Newest => "newest",
+        StateAge::MayBeOlder => "may_be_older",
+        StateAge::Older => "older",
+    }
+}
+
 fn state_word(device: &warpfire::DeviceStats) -> &'static str {
     match device.state {
         DeviceState::Present if device.is_slow => "slow",
@@ -426,5 +450,6 @@ fn state_word(device: &warpfire::DeviceStats) -> &'static str {
         DeviceState::Missing => "missing",
         DeviceState::Failed => "failed",
         DeviceState::Gone => "gone",
+        DeviceState::Offline => "offline",
     }
 }

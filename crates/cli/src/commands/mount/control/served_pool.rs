@@ -13,8 +13,12 @@ use warpfire_terminal::Failure;
 use super::lost_files::lost_files;
 use super::socket::Client;
 use super::wire::Answer;
-use crate::commands::device::{AddOrder, add_to, remove_from};
+use crate::commands::device::{
+    AddOrder, OnlineOrder, ReplaceOrder, ResizeOrder, add_to, remove_from, replace_in, resize_in,
+    take_offline, take_online,
+};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress, pause_nanos};
+use crate::commands::snapshot::{create_in, delete_in, list_in};
 use crate::commands::status::{ErrorReport, StatusReport};
 use crate::commands::trim::TrimOutput;
 
@@ -81,6 +85,32 @@ impl ServedPool {
         Ok(Answer::Labelled)
     }
 
+    /// Makes a snapshot.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); the name is taken, or none for a snapshot.
+    pub fn create_snapshot(&self, name: &[u8]) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        Ok(Answer::SnapshotCreated(create_in(&self.pool, name)?))
+    }
+
+    /// Deletes a snapshot.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); there is none of that name.
+    pub fn delete_snapshot(&self, name: &[u8]) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        Ok(Answer::SnapshotDeleted(delete_in(&self.pool, name)?))
+    }
+
+    /// Lists the next snapshots.
+    ///
+    /// # Errors
+    /// The list is damaged.
+    pub fn list_snapshots(&self, after: u64) -> Result<Answer, Failure> {
+        Ok(Answer::SnapshotsListed(list_in(&self.pool, after)?))
+    }
+
     /// Removes a device.
     ///
     /// # Errors
@@ -92,6 +122,51 @@ impl ServedPool {
             client.goes_on(0)
         })?;
         Ok(Answer::DeviceRemoved { available_bytes })
+    }
+
+    /// Adds a device and removes another one.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); the new device cannot join, or the old one stays.
+    pub fn replace_device(&self, order: &ReplaceOrder, client: &mut Client<'_>) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        let (index, available_bytes) = replace_in(&self.pool, order, |left| {
+            client.progress(&Answer::Removing(left));
+            client.goes_on(0)
+        })?;
+        Ok(Answer::DeviceAdded { index, available_bytes })
+    }
+
+    /// Gives a device another size.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); the device keeps its size.
+    pub fn resize_device(&self, order: ResizeOrder, client: &mut Client<'_>) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        let resized = resize_in(&self.pool, order, |left| {
+            client.progress(&Answer::Removing(left));
+            client.goes_on(0)
+        })?;
+        Ok(Answer::DeviceResized(resized))
+    }
+
+    /// Takes a device offline.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); data needs the device.
+    pub fn take_offline(&self, index: u16, is_dry_run: bool) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        Ok(Answer::DeviceOffline { losses_left: take_offline(&self.pool, index, is_dry_run)? })
+    }
+
+    /// Takes a device online.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); it is not the device that left.
+    pub fn take_online(&self, order: &OnlineOrder) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        let (missed_segments, missed_bytes) = take_online(&self.pool, order)?;
+        Ok(Answer::DeviceOnline { missed_segments, missed_bytes })
     }
 
     /// Scrubs the pool, and remembers what it has found.

@@ -229,8 +229,29 @@ impl ControlSocket {
             Ok(Request::SetLabel { label }) => {
                 self.work(stream, number, &mut unsent, |_| pool.set_label(&label))
             }
+            Ok(Request::CreateSnapshot { name }) => {
+                self.work(stream, number, &mut unsent, |_| pool.create_snapshot(&name))
+            }
+            Ok(Request::DeleteSnapshot { name }) => {
+                self.work(stream, number, &mut unsent, |_| pool.delete_snapshot(&name))
+            }
+            Ok(Request::ListSnapshots { after }) => {
+                self.work(stream, number, &mut unsent, |_| pool.list_snapshots(after))
+            }
             Ok(Request::RemoveDevice { index }) => {
                 self.work(stream, number, &mut unsent, |client| pool.remove_device(index, client))
+            }
+            Ok(Request::ReplaceDevice(order)) => {
+                self.work(stream, number, &mut unsent, |client| pool.replace_device(&order, client))
+            }
+            Ok(Request::ResizeDevice(order)) => {
+                self.work(stream, number, &mut unsent, |client| pool.resize_device(order, client))
+            }
+            Ok(Request::TakeOffline { index, is_dry_run }) => {
+                self.work(stream, number, &mut unsent, |_| pool.take_offline(index, is_dry_run))
+            }
+            Ok(Request::TakeOnline(order)) => {
+                self.work(stream, number, &mut unsent, |_| pool.take_online(&order))
             }
             Ok(Request::Scrub { rate_bytes }) => {
                 self.work(stream, number, &mut unsent, |client| pool.scrub(rate_bytes, client))

@@ -14,8 +14,9 @@ use std::num::NonZeroU64;
 use serde::{Deserialize, Serialize};
 use warpfire_terminal::{Failure, RelayedFailure};
 
-use crate::commands::device::AddOrder;
+use crate::commands::device::{AddOrder, OnlineOrder, ReplaceOrder, ResizeOrder, ResizedDevice};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress};
+use crate::commands::snapshot::WireSnapshot;
 use crate::commands::status::StatusReport;
 use crate::commands::trim::TrimOutput;
 
@@ -45,6 +46,34 @@ pub enum Request {
         /// Its index.
         index: u16,
     },
+    /// Make a snapshot.
+    CreateSnapshot {
+        /// Its name.
+        name: Vec<u8>,
+    },
+    /// Delete a snapshot.
+    DeleteSnapshot {
+        /// Its name.
+        name: Vec<u8>,
+    },
+    /// List the next snapshots.
+    ListSnapshots {
+        /// The number of the last one that is known; 0 for the first page.
+        after: u64,
+    },
+    /// Add a device and remove another one.
+    ReplaceDevice(ReplaceOrder),
+    /// Give a device another size, or plan that.
+    ResizeDevice(ResizeOrder),
+    /// Take a device offline.
+    TakeOffline {
+        /// Its index.
+        index: u16,
+        /// Whether only to check that it could be.
+        is_dry_run: bool,
+    },
+    /// Take a device online.
+    TakeOnline(OnlineOrder),
     /// Wait for the end of the mount. The first answer is `awaiting`, at once.
     AwaitEnd,
     /// Verify everything, and repair what parity covers.
@@ -87,12 +116,32 @@ pub enum Answer {
     },
     /// The pool has its name.
     Labelled,
-    /// Segments that are left on a device that is removed.
+    /// Segments that are left on a device that is removed, or behind its new end.
     Removing(u64),
     /// The device is removed.
     DeviceRemoved {
         /// Bytes that can be written to files.
         available_bytes: u64,
+    },
+    /// The snapshot is made, and durable.
+    SnapshotCreated(WireSnapshot),
+    /// The snapshot is deleted.
+    SnapshotDeleted(WireSnapshot),
+    /// The next snapshots; none after the last one.
+    SnapshotsListed(Vec<WireSnapshot>),
+    /// The device has its new size.
+    DeviceResized(ResizedDevice),
+    /// The device is offline.
+    DeviceOffline {
+        /// How many more devices may be lost.
+        losses_left: Option<u8>,
+    },
+    /// The device is online.
+    DeviceOnline {
+        /// Segments of which it lacks a part.
+        missed_segments: u64,
+        /// Bytes that it gets.
+        missed_bytes: u64,
     },
     /// How far a scrub is.
     Scrubbing(ScrubProgress),

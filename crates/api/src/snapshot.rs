@@ -1,0 +1,126 @@
+//! Snapshots: the pool as it was at a moment, kept under a name.
+
+use std::ffi::{OsStr, OsString};
+use std::ops::Deref;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use warpfire_env::Timestamp;
+use warpfire_meta::SnapshotView;
+use warpfire_units::Seq;
+
+use crate::{Engine, Result, Warpfire};
+
+/// The store that the calls on a [`Snapshot`] work on.
+pub type SnapshotEngine = SnapshotView<Engine>;
+
+/// A snapshot in a list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SnapshotInfo {
+    /// Its name: 1 to 255 bytes.
+    pub name: OsString,
+    /// The time at which it was made.
+    pub made: Timestamp,
+    /// Inodes that it shows: files, directories and the root.
+    pub inodes: u64,
+    /// Bytes of its files without their holes. Shared bytes count once for each file.
+    pub file_bytes: u64,
+    /// Its number in this pool. Later snapshots have higher ones.
+    pub number: u64,
+}
+
+impl From<warpfire_fs::SnapshotInfo> for SnapshotInfo {
+    fn from(info: warpfire_fs::SnapshotInfo) -> Self {
+        SnapshotInfo {
+            name: OsString::from_vec(info.name),
+            made: info.made,
+            inodes: info.inodes,
+            file_bytes: info.file_bytes,
+            number: info.seq.0,
+        }
+    }
+}
+
+/// An open snapshot. It has all calls of [`Warpfire`] that read; calls that change something fail with
+/// `ReadOnly`. If the snapshot is deleted, it stays readable here until the last handle is dropped.
+#[derive(Clone, Debug)]
+pub struct Snapshot(Warpfire<SnapshotEngine>);
+
+impl Deref for Snapshot {
+    type Target = Warpfire<SnapshotEngine>;
+
+    fn deref(&self) -> &Warpfire<SnapshotEngine> {
+        &self.0
+    }
+}
+
+impl Warpfire {
+    /// Makes a snapshot of the whole pool as it is now. It copies nothing, and takes as long for a billion
+    /// files as for one. It is durable after the next sync, with everything that it shows.
+    ///
+    /// Bytes that are removed or overwritten later stay in the pool while a snapshot shows them.
+    ///
+    /// ```
+    /// use warpfire::Pool;
+    ///
+    /// let fs = Pool::options().in_memory()?;
+    /// fs.write("/plan", b"first")?;
+    /// fs.create_snapshot("monday")?;
+    /// fs.write("/plan", b"second")?;
+    /// let monday = fs.open_snapshot("monday")?;
+    /// assert_eq!((monday.read("/plan")?, fs.read("/plan")?), (b"first".to_vec(), b"second".to_vec()));
+    /// # Ok::<(), warpfire::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `AlreadyExists`; `InvalidInput` for a name that is empty, longer than 255 bytes, `.` or `..`, that
+    /// holds `/` or NUL, or begins with `@`; `NoSpace`, also with 2^20 snapshots in the pool; `ReadOnly`.
+    pub fn create_snapshot(&self, name: impl AsRef<OsStr>) -> Result<SnapshotInfo> {
+        Ok(self.fs().create_snapshot(name.as_ref().as_bytes())?.into())
+    }
+
+    /// The first `max` snapshots after the one with this number, from the oldest to the newest. The first of
+    /// all is after 0.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn snapshots_after(&self, number: u64, max: usize) -> Result<Vec<SnapshotInfo>> {
+        let found = self.fs().snapshots_after(Seq(number), max)?;
+        Ok(found.into_iter().map(SnapshotInfo::from).collect())
+    }
+
+    /// The snapshots of the pool, from the oldest to the newest.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
+        Ok(self.fs().snapshots()?.into_iter().map(SnapshotInfo::from).collect())
+    }
+
+    /// Deletes a snapshot and returns what it was. The deletion is durable on return. Bytes that nothing else
+    /// needs become free in the background, and at once when a writer needs them.
+    ///
+    /// ```
+    /// use warpfire::{ErrorKind, Pool};
+    ///
+    /// let fs = Pool::options().in_memory()?;
+    /// fs.create_snapshot("monday")?;
+    /// fs.delete_snapshot("monday")?;
+    /// assert!(fs.snapshots()?.is_empty());
+    /// assert_eq!(fs.open_snapshot("monday").unwrap_err().kind(), ErrorKind::NotFound);
+    /// # Ok::<(), warpfire::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound`; `ReadOnly`.
+    pub fn delete_snapshot(&self, name: impl AsRef<OsStr>) -> Result<SnapshotInfo> {
+        Ok(self.fs().delete_snapshot(name.as_ref().as_bytes())?.into())
+    }
+
+    /// Opens a snapshot for reading.
+    ///
+    /// # Errors
+    /// `NotFound`; `Damaged`.
+    pub fn open_snapshot(&self, name: impl AsRef<OsStr>) -> Result<Snapshot> {
+        Ok(Snapshot(self.over(&self.fs().open_snapshot(name.as_ref().as_bytes())?)))
+    }
+}

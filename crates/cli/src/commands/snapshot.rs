@@ -1,0 +1,315 @@
+//! `warpfire snapshot`: the snapshots of a pool, mounted or not.
+//!
+//! The server of a mounted pool does the work. A pool that is not mounted is opened for it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use warpfire::{ErrorKind, Pool, SnapshotInfo, Timestamp, Warpfire};
+use warpfire_env::{Clock, SystemClock};
+use warpfire_terminal::{
+    Columns, Failure, Size, counted, grouped, is_json, path_bytes, path_text, print, print_json, quoted,
+    shown,
+};
+
+use super::mount::control::wire::{Answer, Request};
+use super::mount::control::{ServerConnection, foreign_answer};
+use super::pool;
+use crate::location::PoolName;
+use crate::output::{Rfc3339, moment, rfc3339};
+
+const EXAMPLES: &str = "\
+Examples:
+  warpfire snapshot create pool monday    keep the pool as it is now
+  warpfire snapshot create /mnt           of a mounted pool, named by the time
+  warpfire snapshot list pool
+  warpfire ls pool:/.snapshots/monday     look into it
+  warpfire cp -r pool:/.snapshots/monday/photos pool:/photos
+                                          copy from it
+  warpfire snapshot delete pool monday tuesday";
+
+/// Arguments of `warpfire snapshot`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    command: SnapshotCommand,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum SnapshotCommand {
+    /// Keep a pool as it is now, under a name.
+    Create(CreateArgs),
+    /// Show the snapshots of a pool, from the oldest to the newest.
+    List(ListArgs),
+    /// Delete snapshots of a pool.
+    Delete(DeleteArgs),
+}
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+struct CreateArgs {
+    /// Devices or image files separated by commas, a directory of *.img files, or a directory of the mounted
+    /// pool.
+    #[arg(value_name = "POOL")]
+    pool: OsString,
+
+    /// The name: at most 255 bytes, without '/', not beginning with '@' [default: the time, in UTC].
+    #[arg(value_name = "NAME")]
+    name: Option<OsString>,
+}
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+struct ListArgs {
+    /// Devices or image files separated by commas, a directory of *.img files, or a directory of the mounted
+    /// pool [default: $WARPFIRE_POOL].
+    #[arg(value_name = "POOL", default_value = "", hide_default_value = true)]
+    pool: OsString,
+}
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+struct DeleteArgs {
+    /// Devices or image files separated by commas, a directory of *.img files, or a directory of the mounted
+    /// pool.
+    #[arg(value_name = "POOL")]
+    pool: OsString,
+
+    /// The snapshots.
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<OsString>,
+}
+
+/// A snapshot between a client and a server: its name is bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WireSnapshot {
+    name: Vec<u8>,
+    made: (i64, u32),
+    inodes: u64,
+    file_bytes: u64,
+    number: u64,
+}
+
+/// A snapshot, as JSON.
+#[derive(Debug, Serialize)]
+pub struct SnapshotOutput {
+    /// Its name.
+    name: String,
+    /// The name in base64, if it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_bytes: Option<String>,
+    /// Its number in the pool. Later snapshots have higher ones.
+    number: u64,
+    /// The time at which it was made.
+    made: Rfc3339,
+    /// Inodes that it shows: files, directories and the root.
+    inodes: u64,
+    /// Bytes of its files without their holes.
+    file_bytes: u64,
+}
+
+impl From<SnapshotInfo> for WireSnapshot {
+    fn from(info: SnapshotInfo) -> Self {
+        WireSnapshot {
+            name: info.name.into_vec(),
+            made: (info.made.seconds, info.made.nanos),
+            inodes: info.inodes,
+            file_bytes: info.file_bytes,
+            number: info.number,
+        }
+    }
+}
+
+impl WireSnapshot {
+    fn made(&self) -> Timestamp {
+        Timestamp { seconds: self.made.0, nanos: self.made.1 }
+    }
+
+    fn name(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.name))
+    }
+
+    fn document(&self) -> SnapshotOutput {
+        SnapshotOutput {
+            name: path_text(self.name()),
+            name_bytes: path_bytes(self.name()),
+            number: self.number,
+            made: Rfc3339(self.made()),
+            inodes: self.inodes,
+            file_bytes: self.file_bytes,
+        }
+    }
+}
+
+/// Snapshots in one answer to a list.
+const LISTED_AT_ONCE: usize = 4096;
+
+/// Makes a snapshot of an open pool, and makes it durable.
+///
+/// # Errors
+/// The name is taken, or none that a snapshot can have; the pool is full or takes no changes.
+pub fn create_in(pool: &Warpfire, name: &[u8]) -> Result<WireSnapshot, Failure> {
+    let made = pool.create_snapshot(OsStr::from_bytes(name)).map_err(|error| of_snapshot(name, &error))?;
+    pool.sync().map_err(|error| Failure::pool(&error))?;
+    Ok(made.into())
+}
+
+/// Deletes a snapshot of an open pool.
+///
+/// # Errors
+/// There is none of that name; the pool takes no changes.
+pub fn delete_in(pool: &Warpfire, name: &[u8]) -> Result<WireSnapshot, Failure> {
+    let deleted = pool.delete_snapshot(OsStr::from_bytes(name));
+    deleted.map(WireSnapshot::from).map_err(|error| of_snapshot(name, &error))
+}
+
+/// The next snapshots of an open pool.
+///
+/// # Errors
+/// The list is damaged.
+pub fn list_in(pool: &Warpfire, after: u64) -> Result<Vec<WireSnapshot>, Failure> {
+    let found = pool.snapshots_after(after, LISTED_AT_ONCE).map_err(|error| Failure::pool(&error))?;
+    Ok(found.into_iter().map(WireSnapshot::from).collect())
+}
+
+/// The failure of a call on a snapshot.
+fn of_snapshot(name: &[u8], error: &warpfire::Error) -> Failure {
+    let shown = quoted(OsStr::from_bytes(name));
+    match error.kind() {
+        ErrorKind::NotFound => Failure::new(format_args!("the pool has no snapshot {shown}"))
+            .hint("'warpfire snapshot list' shows them"),
+        ErrorKind::AlreadyExists => Failure::new(format_args!("the pool has a snapshot {shown} already"))
+            .hint("choose another name, or delete that snapshot first"),
+        ErrorKind::InvalidInput => Failure::usage(format_args!("{shown} is no name for a snapshot")).hint(
+            "a name has 1 to 255 bytes, none of them '/', does not begin with '@', and is neither '.' nor '..'",
+        ),
+        _ => Failure::pool(error),
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        SnapshotCommand::Create(args) => create(args),
+        SnapshotCommand::List(args) => list(args),
+        SnapshotCommand::Delete(args) => delete(args),
+    }
+}
+
+/// Opens a pool that no process has mounted, for a change.
+fn with_pool<T>(name: &PoolName, work: impl FnOnce(&Warpfire) -> Result<T, Failure>) -> Result<T, Failure> {
+    let opened = pool::open_as(&Pool::options(), name)?;
+    let done = work(&opened)?;
+    opened.close().map_err(|error| Failure::pool(&error))?;
+    Ok(done)
+}
+
+fn create(args: &CreateArgs) -> Result<(), Failure> {
+    let name = match &args.name {
+        Some(name) => name.as_bytes().to_vec(),
+        None => rfc3339(Timestamp { nanos: 0, ..SystemClock.now() }).into_bytes(),
+    };
+    let pool = PoolName::new(&args.pool);
+    let made = match ServerConnection::of_pool(&pool)? {
+        Some(server) => {
+            write_back(&pool)?;
+            match server.ask(Request::CreateSnapshot { name }, |_| ())? {
+                Answer::SnapshotCreated(made) => made,
+                _ => return Err(foreign_answer()),
+            }
+        }
+        None => with_pool(&pool, |pool| create_in(pool, &name))?,
+    };
+    if is_json() {
+        return print_json(&made.document());
+    }
+    print(format!(
+        "snapshot {} is made: {}, {}\n",
+        quoted(made.name().as_os_str()),
+        counted(made.inodes, "inode", "inodes"),
+        Size(made.file_bytes)
+    ))
+}
+
+/// Has the kernel write back the pages of mapped files, which the server does not have yet.
+fn write_back(pool: &PoolName) -> Result<(), Failure> {
+    let Some(mountpoint) = pool.mountpoint_around() else { return Ok(()) };
+    let failed = |error: std::io::Error| Failure::local(&mountpoint, &error);
+    let directory = File::open(&mountpoint).map_err(failed)?;
+    rustix::fs::syncfs(&directory).map_err(|errno| failed(errno.into()))
+}
+
+/// All snapshots, of which `next` returns those after a number.
+fn all(next: impl Fn(u64) -> Result<Vec<WireSnapshot>, Failure>) -> Result<Vec<WireSnapshot>, Failure> {
+    let mut found: Vec<WireSnapshot> = Vec::new();
+    loop {
+        let page = next(found.last().map_or(0, |last| last.number))?;
+        if page.is_empty() {
+            return Ok(found);
+        }
+        found.extend(page);
+    }
+}
+
+fn list(args: &ListArgs) -> Result<(), Failure> {
+    let pool = PoolName::new(&args.pool);
+    let found = match ServerConnection::of_pool(&pool)? {
+        Some(_) => all(|after| match ServerConnection::of_pool(&pool)? {
+            // A connection is for one request.
+            Some(server) => match server.ask(Request::ListSnapshots { after }, |_| ())? {
+                Answer::SnapshotsListed(next) => Ok(next),
+                _ => Err(foreign_answer()),
+            },
+            None => Err(foreign_answer()),
+        })?,
+        None => {
+            let opened = pool::open_as(&Pool::options().read_only(true), &pool)?;
+            all(|after| list_in(&opened, after))?
+        }
+    };
+    if is_json() {
+        return found.iter().try_for_each(|snapshot| print_json(&snapshot.document()));
+    }
+    if found.is_empty() {
+        return print("the pool has no snapshots\n");
+    }
+    let mut columns = Columns::new(&["name", "made", "inodes", "bytes of files"]);
+    for snapshot in &found {
+        columns.row([
+            shown(snapshot.name()),
+            moment(snapshot.made()),
+            grouped(snapshot.inodes),
+            Size(snapshot.file_bytes).to_string(),
+        ]);
+    }
+    print(columns.to_string())
+}
+
+fn delete(args: &DeleteArgs) -> Result<(), Failure> {
+    let pool = PoolName::new(&args.pool);
+    if ServerConnection::of_pool(&pool)?.is_none() {
+        return with_pool(&pool, |pool| {
+            args.names.iter().try_for_each(|name| report_deleted(&delete_in(pool, name.as_bytes())?))
+        });
+    }
+    for name in &args.names {
+        // A connection is for one request.
+        let server = ServerConnection::of_pool(&pool)?.ok_or_else(foreign_answer)?;
+        match server.ask(Request::DeleteSnapshot { name: name.as_bytes().to_vec() }, |_| ())? {
+            Answer::SnapshotDeleted(snapshot) => report_deleted(&snapshot)?,
+            _ => return Err(foreign_answer()),
+        }
+    }
+    Ok(())
+}
+
+fn report_deleted(snapshot: &WireSnapshot) -> Result<(), Failure> {
+    if is_json() {
+        return print_json(&snapshot.document());
+    }
+    print(format!("snapshot {} is deleted\n", quoted(snapshot.name().as_os_str())))
+}

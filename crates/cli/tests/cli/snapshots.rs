@@ -1,0 +1,144 @@
+//! Snapshots by the command: made, listed, read and deleted, mounted and not.
+
+use std::fs;
+
+use crate::fixture::{Fixture, bytes, documents, tree};
+use crate::mounted::{MountedFixture, can_mount};
+
+/// Names of the snapshots of a pool.
+fn names(fixture: &Fixture, pool: &str) -> Vec<String> {
+    let listed = documents(&fixture.run(["snapshot", "list", "--json", pool]).succeeded());
+    listed.iter().map(|s| s["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn files_of_a_snapshot_are_read_by_the_verbs_and_copied_back() {
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    fixture.local("small", b"then");
+    fixture.local("large", bytes(1, 3 << 20));
+    fixture.run(["mkdir", "pool:/docs"]).succeeded();
+    fixture.run(["cp", "small", "large", "pool:/docs"]).succeeded();
+    let said = fixture.run(["snapshot", "create", "pool", "monday"]).succeeded();
+    assert!(said.starts_with("snapshot monday is made: 4 inodes, 3 MiB"), "{said}");
+    fixture.local("small", b"changed");
+    fixture.run(["cp", "small", "pool:/docs/small"]).succeeded();
+    fixture.run(["rm", "pool:/docs/large"]).succeeded();
+
+    assert_eq!(fixture.run(["cat", "pool:/.snapshots/monday/docs/small"]).succeeded(), "then");
+    assert_eq!(fixture.run(["cat", "pool:/docs/small"]).succeeded(), "changed");
+    assert_eq!(fixture.run(["ls", "pool:/.snapshots"]).succeeded(), "monday\n");
+    assert_eq!(fixture.run(["ls", "pool:/.snapshots/monday/docs"]).succeeded(), "large\nsmall\n");
+    let found = fixture.run(["find", "pool:/.snapshots/monday", "--type", "file"]).succeeded();
+    assert_eq!(found.lines().count(), 2, "{found}");
+    fixture.run(["stat", "pool:/.snapshots/monday/docs/large"]).succeeded();
+    // Out of the pool, and back into it.
+    fixture.run(["cp", "-r", "pool:/.snapshots/monday/docs", "back"]).succeeded();
+    assert_eq!(fs::read(fixture.path("back/large")).expect("copied"), bytes(1, 3 << 20));
+    fixture.run(["cp", "-r", "pool:/.snapshots/monday/docs", "pool:/restored"]).succeeded();
+    fixture.run(["cp", "-r", "pool:/restored", "again"]).succeeded();
+    assert_eq!(tree(&fixture.path("again")), tree(&fixture.path("back")));
+    fixture.run(["fsck", "pool"]).succeeded();
+}
+
+#[test]
+fn snapshots_are_listed_in_order_and_deleted_by_name() {
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    assert_eq!(fixture.run(["snapshot", "list", "pool"]).succeeded(), "the pool has no snapshots\n");
+    for name in ["one", "two", "three"] {
+        fixture.run(["snapshot", "create", "pool", name]).succeeded();
+    }
+    let made = documents(&fixture.run(["snapshot", "create", "--json", "pool"]).succeeded());
+    let by_time = made[0]["name"].as_str().expect("a name").to_owned();
+    assert!(by_time.starts_with("20") && by_time.ends_with('Z'), "{by_time}");
+    assert_eq!(names(&fixture, "pool"), ["one", "two", "three", &by_time]);
+    fixture.run(["snapshot", "delete", "pool", "two", &by_time]).succeeded();
+    assert_eq!(names(&fixture, "pool"), ["one", "three"]);
+    fixture.run(["fsck", "pool"]).succeeded();
+}
+
+#[test]
+fn what_cannot_be_done_with_snapshots_is_refused_with_its_reason() {
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    fixture.local("file", b"bytes");
+    fixture.run(["cp", "file", "pool:/"]).succeeded();
+    fixture.run(["snapshot", "create", "pool", "s"]).succeeded();
+    for (words, code, sentence) in [
+        (
+            "snapshot create pool s",
+            1,
+            "the pool has a snapshot s already; choose another name, or delete that snapshot first",
+        ),
+        ("snapshot delete pool t", 1, "the pool has no snapshot t; 'warpfire snapshot list' shows them"),
+        (
+            "rm pool:/.snapshots/s/file",
+            1,
+            "/.snapshots/s/file: a snapshot does not change; copy the file out of the snapshot",
+        ),
+        (
+            "mkdir pool:/.snapshots/s/new",
+            1,
+            "/.snapshots/s/new: a snapshot does not change; copy the file out of the snapshot",
+        ),
+        (
+            "mkdir pool:/.snapshots",
+            1,
+            "/.snapshots: a snapshot does not change; copy the file out of the snapshot",
+        ),
+        (
+            "cp file pool:/.snapshots/s/file",
+            1,
+            "/.snapshots/s/file: a snapshot does not change; copy the file out of the snapshot",
+        ),
+    ] {
+        let said = fixture.run(words.split(' ')).failed(code);
+        assert!(said.to_lowercase().contains(&sentence.to_lowercase()), "{words}: {said}");
+    }
+    for name in ["a/b", "..", "@now", ""] {
+        let said = fixture.run(["snapshot", "create", "pool", name]).failed(2);
+        assert!(said.contains("is no name for a snapshot"), "{name}: {said}");
+    }
+    fixture.run(["cat", "pool:/.snapshots/absent/file"]).failed(1);
+    assert_eq!(fixture.run(["cat", "pool:/.snapshots/s/file"]).succeeded(), "bytes");
+}
+
+#[test]
+fn the_server_of_a_mounted_pool_makes_and_deletes_snapshots() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = MountedFixture::new();
+    let fixture = &mounted.0;
+    fs::write(fixture.path("mnt/file"), b"then").expect("written");
+    fixture.run(["snapshot", "create", "mnt", "s"]).succeeded();
+    fs::write(fixture.path("mnt/file"), b"now").expect("written");
+    assert_eq!(names(fixture, "mnt"), ["s"]);
+    assert_eq!(names(fixture, "pool"), ["s"], "by its devices too");
+    assert_eq!(fixture.run(["cat", "pool:/.snapshots/s/file"]).succeeded(), "then");
+    assert_eq!(fixture.run(["cat", "mnt/.snapshots/s/file"]).succeeded(), "then");
+    assert_eq!(fixture.run(["ls", "pool:/.snapshots"]).succeeded(), "s\n");
+    fixture.run(["cp", "pool:/.snapshots/s/file", "pool:/restored"]).succeeded();
+    assert_eq!(fixture.run(["cat", "pool:/restored"]).succeeded(), "then");
+    let said = fixture.run(["snapshot", "create", "mnt", "s"]).failed(1);
+    assert!(said.contains("already"), "{said}");
+    fixture.run(["snapshot", "delete", "mnt", "s"]).succeeded();
+    assert_eq!(names(fixture, "mnt"), [""; 0]);
+}
+
+#[test]
+fn a_pool_that_snapshots_fill_gets_room_by_a_deletion() {
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    fixture.local("first", bytes(1, 30 << 20));
+    fixture.local("second", bytes(2, 30 << 20));
+    fixture.run(["cp", "first", "pool:/"]).succeeded();
+    fixture.run(["snapshot", "create", "pool", "s"]).succeeded();
+    fixture.run(["rm", "pool:/first"]).succeeded();
+    let said = fixture.run(["cp", "second", "pool:/"]).failed(1);
+    assert!(said.contains("no space left"), "{said}");
+    fixture.run(["cp", "pool:/.snapshots/s/first", "kept"]).succeeded();
+    assert_eq!(fs::read(fixture.path("kept")).expect("copied"), bytes(1, 30 << 20));
+    fixture.run(["snapshot", "delete", "pool", "s"]).succeeded();
+    fixture.run(["cp", "second", "pool:/"]).succeeded();
+    fixture.run(["cp", "pool:/second", "back"]).succeeded();
+    assert_eq!(fs::read(fixture.path("back")).expect("copied"), bytes(2, 30 << 20));
+    fixture.run(["fsck", "pool"]).succeeded();
+}

@@ -1,0 +1,275 @@
+//! Snapshots: the filesystem as it was at a moment, kept under a name until it is deleted.
+//!
+//! A snapshot is a seq that the engine keeps readable, and two records: one by its seq, one by its name.
+//! Making one copies nothing and writes only these records, however many files there are.
+//!
+//! # Invariants
+//! 1. Both records of a snapshot are made and removed in one commit (`create_snapshot`, `delete_snapshot`).
+//!    The names of a volume are unique: a name is locked from the look-up until the commit.
+//! 2. A snapshot shows every call whole or not at all: it is made while no call runs.
+//! 3. `SnapshotSums` counts the snapshots of the store (`tests::snapshots`).
+
+use std::sync::Arc;
+
+use warpfire_env::sync::atomic::{AtomicU64, Ordering};
+use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex, Timestamp};
+use warpfire_format::fs::{
+    CounterId, Inode, Key, SnapshotName, SnapshotRecord, VolumeId, decode_counter, inode_key, snapshot_range,
+};
+use warpfire_meta::{Batch, Direction, KeyRange, ScanPage, SnapshotStore, SnapshotView, Storage, Store};
+use warpfire_units::Seq;
+
+use crate::damage::{NO_ROOT_INODE, SNAPSHOT_RECORDS_DIFFER};
+use crate::deferred::Deferred;
+use crate::error::FsError;
+use crate::fs::{AtimeMode, Fs, FsOptions, ROOT_INO};
+use crate::inode_numbers::InodeNumbers;
+use crate::limits::{PAGE_ENTRIES, SNAPSHOTS_MAX};
+use crate::node::{InodeCache, NodeLookup, NodeState, RecordLocation, VersionCounters, check_name};
+use crate::op::{CallGate, TransactionCounters};
+use crate::stamp::{stamp, timestamp};
+
+/// The filesystem as a snapshot shows it. It has all calls of [`Fs`]; those that change something fail with
+/// `ReadOnlySnapshot`. The snapshot may be deleted while this lives, and stays readable here.
+pub type SnapshotFs<E> = Fs<SnapshotView<E>>;
+
+/// A snapshot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SnapshotInfo {
+    /// Its name: 1 to 255 bytes.
+    pub name: Vec<u8>,
+    /// The time at which it was made.
+    pub made: Timestamp,
+    /// Inodes that it shows.
+    pub inodes: u64,
+    /// Bytes of its files without their holes. Shared bytes count once for each file.
+    pub file_bytes: u64,
+    /// Its seq. Later snapshots have higher ones.
+    pub seq: Seq,
+}
+
+impl SnapshotInfo {
+    fn of(seq: Seq, record: &SnapshotRecord<'_>) -> SnapshotInfo {
+        SnapshotInfo {
+            name: record.name.to_vec(),
+            made: timestamp(record.made),
+            inodes: record.inodes,
+            file_bytes: record.bytes,
+            seq,
+        }
+    }
+}
+
+/// The number of all snapshots, and the sum of the bytes of their files.
+#[derive(Debug, Default)]
+pub(crate) struct SnapshotSums {
+    count: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl SnapshotSums {
+    /// Reads the records of all snapshots.
+    pub(crate) fn read(store: &impl Store) -> Result<SnapshotSums, FsError> {
+        let sums = SnapshotSums::default();
+        each_snapshot(store, Seq(0), &mut |_, record| {
+            sums.add(record.bytes);
+            true
+        })?;
+        Ok(sums)
+    }
+
+    fn add(&self, bytes: u64) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn subtract(&self, bytes: u64) {
+        let before = self.count.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a snapshot that is deleted was counted");
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// The sum of the bytes of the files of all snapshots: snapshots hold at most as many.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// Calls `visit` with each snapshot after `after`, by rising seq, until it returns `false`.
+fn each_snapshot(
+    store: &impl Store,
+    after: Seq,
+    visit: &mut dyn FnMut(Seq, &SnapshotRecord<'_>) -> bool,
+) -> Result<(), FsError> {
+    let (_, end) = snapshot_range();
+    let mut from = Key::Snapshot(Seq(after.0.saturating_add(1)), VolumeId::POOL).encode();
+    let held = store.snapshot();
+    let at = store.seq(&held);
+    let mut page = ScanPage::default();
+    loop {
+        let range = KeyRange { start: &from, end: Some(&end) };
+        store.scan(range, at, Direction::Forward, PAGE_ENTRIES, usize::MAX, &mut page)?;
+        for entry in page.iter() {
+            if let Key::Snapshot(seq, VolumeId::FIRST) = Key::decode(entry.key)?
+                && !visit(seq, &SnapshotRecord::decode(entry.value)?)
+            {
+                return Ok(());
+            }
+        }
+        let Some(last) = page.iter().next_back().filter(|_| page.more) else { return Ok(()) };
+        from.clear();
+        from.extend_from_slice(last.key);
+        // The smallest key past the last one.
+        from.push(0);
+    }
+}
+
+/// Checks a name for a new snapshot. Names that begin with '@' are times.
+fn check_snapshot_name(name: &[u8]) -> Result<(), FsError> {
+    check_name(name)?;
+    if name.starts_with(b"@") {
+        return Err(FsError::Invalid("the name of a snapshot does not begin with '@'"));
+    }
+    Ok(())
+}
+
+impl<E: Storage> Fs<E> {
+    /// The first `max` snapshots after `after`, from the oldest to the newest. Before the first one is
+    /// `Seq(0)`.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn snapshots_after(&self, after: Seq, max: usize) -> Result<Vec<SnapshotInfo>, FsError> {
+        let mut found = Vec::new();
+        each_snapshot(&*self.engine, after, &mut |seq, record| {
+            found.push(SnapshotInfo::of(seq, record));
+            found.len() < max
+        })?;
+        Ok(found)
+    }
+
+    /// All snapshots, from the oldest to the newest.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>, FsError> {
+        self.snapshots_after(Seq(0), usize::MAX)
+    }
+
+    /// The snapshot with this name.
+    ///
+    /// # Errors
+    /// `NotFound`; `Damaged`.
+    pub fn snapshot(&self, name: &[u8]) -> Result<SnapshotInfo, FsError> {
+        check_name(name)?;
+        let mut value = Vec::new();
+        if !self.engine.get(&Key::SnapshotName(self.volume, name).encode(), Seq::MAX, &mut value)? {
+            return Err(FsError::NotFound);
+        }
+        let seq = SnapshotName::decode(&value)?.seq;
+        // The two reads are of two moments: without the record, the snapshot has just been deleted.
+        if !self.engine.get(&Key::Snapshot(seq, self.volume).encode(), Seq::MAX, &mut value)? {
+            return Err(FsError::NotFound);
+        }
+        let record = SnapshotRecord::decode(&value)?;
+        if record.name != name {
+            return Err(SNAPSHOT_RECORDS_DIFFER.into());
+        }
+        Ok(SnapshotInfo::of(seq, &record))
+    }
+}
+
+impl<E: Storage + SnapshotStore> Fs<E> {
+    /// Makes a snapshot of everything as it is now. It is durable after the next sync.
+    ///
+    /// # Errors
+    /// `Exists`; `Invalid` and `NameTooLong` for a name that none can have; `NoSpace`, also for more than
+    /// `SNAPSHOTS_MAX` snapshots; `ReadOnly`.
+    pub fn create_snapshot(&self, name: &[u8]) -> Result<SnapshotInfo, FsError> {
+        check_snapshot_name(name)?;
+        let made = stamp(self.clock.now());
+        // Alone: no call has made a part of its changes.
+        let _exclusive = self.call_gate.enter_exclusive();
+        let name_key = Key::SnapshotName(self.volume, name).encode();
+        let _locked = self.engine.lock(&[&name_key]);
+        let mut value = Vec::new();
+        if self.engine.get(&name_key, Seq::MAX, &mut value)? {
+            return Err(FsError::Exists);
+        }
+        if self.snapshots.count.load(Ordering::Relaxed) >= SNAPSHOTS_MAX {
+            return Err(FsError::NoSpace);
+        }
+        let [inodes, bytes, _] = self.deferred.sums().map(|sum| sum.max(0).cast_unsigned());
+        let record = SnapshotRecord { made, inodes, bytes, name };
+        let seq = self.engine.commit_snapshot(&mut |seq, batch| {
+            value.clear();
+            record.encode(&mut value);
+            batch.put(&Key::Snapshot(seq, self.volume).encode(), &value);
+            value.clear();
+            SnapshotName { seq }.encode(&mut value);
+            batch.put(&name_key, &value);
+        })?;
+        self.snapshots.add(bytes);
+        Ok(SnapshotInfo::of(seq, &record))
+    }
+
+    /// Deletes a snapshot. The deletion is durable on return. Bytes that only this snapshot needed become
+    /// free when compaction meets them. While somebody has the snapshot open, they stay.
+    ///
+    /// # Errors
+    /// `NotFound`; `ReadOnly`.
+    pub fn delete_snapshot(&self, name: &[u8]) -> Result<SnapshotInfo, FsError> {
+        let _guard = self.enter_unrecorded();
+        let name_key = Key::SnapshotName(self.volume, name).encode();
+        let _locked = self.engine.lock(&[&name_key]);
+        let snapshot = self.snapshot(name)?;
+        let mut batch = Batch::new();
+        batch.delete(&name_key);
+        batch.delete(&Key::Snapshot(snapshot.seq, self.volume).encode());
+        self.engine.drop_snapshot(snapshot.seq, &batch)?;
+        self.snapshots.subtract(snapshot.file_bytes);
+        Ok(snapshot)
+    }
+
+    /// The filesystem as a snapshot shows it.
+    ///
+    /// # Errors
+    /// `NotFound`; `Damaged`.
+    pub fn open_snapshot(&self, name: &[u8]) -> Result<Arc<SnapshotFs<E>>, FsError> {
+        let snapshot = self.snapshot(name)?;
+        // Without a view, the snapshot has just been deleted.
+        let view = Arc::new(SnapshotView::open(&self.engine, snapshot.seq).ok_or(FsError::NotFound)?);
+        let mut value = Vec::new();
+        if !view.get(&inode_key(self.volume, ROOT_INO), snapshot.seq, &mut value)? {
+            return Err(NO_ROOT_INODE.into());
+        }
+        let inode = Inode::decode(&value)?;
+        let inode_cache = InodeCache::new();
+        let found =
+            inode_cache.insert_made(ROOT_INO, || true, || NodeState::new(&inode, RecordLocation::Own));
+        let NodeLookup::Node(root) = found else { unreachable!("a new cache holds no other node") };
+        let mut sum = |id| -> Result<i64, FsError> {
+            let there = view.get(&Key::Counter(self.volume, id).encode(), snapshot.seq, &mut value)?;
+            if there { Ok(decode_counter(&value)?) } else { Ok(0) }
+        };
+        let sums = [sum(CounterId::Inodes)?, sum(CounterId::Bytes)?, sum(CounterId::Reserved)?];
+        Ok(Arc::new(Fs {
+            engine: view,
+            clock: Arc::clone(&self.clock),
+            volume: self.volume,
+            options: FsOptions { atime: AtimeMode::Never, read_only: true, ..self.options },
+            inode_cache,
+            version_counters: VersionCounters::default(),
+            deferred: Arc::new(Deferred::new(self.volume, sums)),
+            leases: Arc::clone(&self.leases),
+            fragmentation: Arc::default(),
+            rename: RankedMutex::from_raw(RankedRawMutex::of(LockPlace::UNCONTENDED), ()),
+            numbers: InodeNumbers::Snapshot,
+            call_gate: CallGate::base(),
+            transactions: TransactionCounters::default(),
+            memory: self.memory.clone(),
+            root,
+            snapshots: Arc::clone(&self.snapshots),
+        }))
+    }
+}

@@ -1,0 +1,179 @@
+//! Persistent snapshots: what an engine keeps for them, over crashes and openings.
+
+use warpfire_log::{Admit, MemLog, MemLogOptions, RecoveredLog, Stream};
+use warpfire_units::Seq;
+
+use super::small;
+use crate::testing::{ListSchema, pointer_item, snapshot_key, text_item};
+use crate::{Background, Batch, Engine, EngineOptions, MetaError, SliceStore, SnapshotStore, Store};
+
+type TestEngine = Engine<MemLog, ListSchema>;
+
+fn open(log: MemLog, recovered: RecoveredLog) -> TestEngine {
+    Engine::open(log, recovered, ListSchema, small(Background::Manual)).unwrap()
+}
+
+fn put(engine: &TestEngine, key: &[u8], text: &[u8]) {
+    let mut batch = Batch::new();
+    batch.put(key, &text_item(text));
+    engine.commit(&batch, None, Admit::User).unwrap();
+}
+
+fn make_snapshot(engine: &TestEngine) -> Seq {
+    engine.commit_snapshot(&mut |seq, batch| batch.put(&snapshot_key(seq), &text_item(b"mine"))).unwrap()
+}
+
+fn removal(seq: Seq) -> Batch {
+    let mut batch = Batch::new();
+    batch.delete(&snapshot_key(seq));
+    batch
+}
+
+fn value(engine: &TestEngine, key: &[u8], at: Seq) -> Option<Vec<u8>> {
+    let mut value = Vec::new();
+    engine.get(key, at, &mut value).unwrap().then_some(value)
+}
+
+fn reopened(engine: &TestEngine) -> TestEngine {
+    let (log, recovered) = engine.log().crash();
+    open(log, recovered)
+}
+
+#[test]
+fn a_removal_that_a_crash_takes_back_finds_every_version() {
+    let engine = open(MemLog::new(), RecoveredLog::empty());
+    put(&engine, b"key", b"then");
+    let seq = make_snapshot(&engine);
+    put(&engine, b"key", b"now");
+    engine.flush().unwrap();
+    put(&engine, b"key", b"later");
+    engine.flush().unwrap();
+    // A compaction comes between the removal of the record and its sync.
+    engine.inner_for_tests().remove_snapshot_record(seq, &removal(seq)).unwrap();
+    assert!(engine.inner_for_tests().compact_all().unwrap());
+    let engine = reopened(&engine);
+    assert!(engine.snapshot_at(seq).is_some(), "the removal was not durable");
+    assert_eq!(value(&engine, b"key", seq), Some(text_item(b"then")));
+    assert_eq!(value(&engine, b"key", Seq::MAX), Some(text_item(b"later")));
+}
+
+#[test]
+fn a_snapshot_that_was_not_synced_leaves_nothing() {
+    let engine = open(MemLog::new(), RecoveredLog::empty());
+    put(&engine, b"key", b"then");
+    engine.sync(Seq::MAX).unwrap();
+    let seq = make_snapshot(&engine);
+    let engine = reopened(&engine);
+    assert!(engine.snapshot_at(seq).is_none());
+    put(&engine, b"key", b"now");
+    engine.sync(Seq::MAX).unwrap();
+    assert_eq!(reopened(&engine).inner_for_tests().visible().len(), 1, "only the newest version is read");
+}
+
+#[test]
+fn what_only_a_dropped_snapshot_needed_is_freed() {
+    let engine = open(MemLog::new(), RecoveredLog::empty());
+    let slices = engine.write(Stream::Large, &[7; 100_000], Admit::User).unwrap();
+    let mut batch = Batch::new();
+    slices.iter().for_each(|slice| batch.merge(b"file", &pointer_item(*slice)));
+    engine.commit(&batch, None, Admit::User).unwrap();
+    SliceStore::release(&engine, &slices);
+    let seqs = [make_snapshot(&engine), make_snapshot(&engine)];
+    // Replaced, not deleted: nothing but the old version is there to drop.
+    put(&engine, b"file", b"short");
+    engine.compact().unwrap();
+    engine.reclaim_all().unwrap();
+    let live = || engine.space().unwrap().live_bytes;
+    assert!(live() > 100_000, "snapshots hold the bytes");
+    for seq in seqs {
+        assert!(live() > 100_000, "a snapshot holds the bytes");
+        engine.drop_snapshot(seq, &removal(seq)).unwrap();
+        engine.reclaim_all().unwrap();
+    }
+    assert!(live() < 10_000, "{} bytes are left", live());
+    assert_eq!(value(&engine, b"file", Seq::MAX), Some(text_item(b"short")));
+}
+
+#[test]
+fn a_thousand_snapshots_each_show_their_version_after_reopening() {
+    let engine = open(MemLog::new(), RecoveredLog::empty());
+    let mut seqs = Vec::new();
+    for n in 0..1000u32 {
+        put(&engine, b"key", &n.to_le_bytes());
+        seqs.push(make_snapshot(&engine));
+    }
+    engine.compact().unwrap();
+    let engine = reopened(&engine);
+    for (n, seq) in (0..1000u32).zip(&seqs) {
+        assert_eq!(value(&engine, b"key", *seq), Some(text_item(&n.to_le_bytes())));
+    }
+    // All but one in a hundred go.
+    for (n, seq) in seqs.iter().enumerate().filter(|(n, _)| n % 100 != 0) {
+        engine.drop_snapshot(*seq, &removal(*seq)).unwrap_or_else(|e| panic!("snapshot {n}: {e}"));
+    }
+    engine.compact().unwrap();
+    let engine = reopened(&engine);
+    for (n, seq) in (0..1000u32).zip(&seqs).step_by(100) {
+        assert!(engine.snapshot_at(*seq).is_some());
+        assert_eq!(value(&engine, b"key", *seq), Some(text_item(&n.to_le_bytes())));
+    }
+    assert!(engine.snapshot_at(seqs[1]).is_none());
+}
+
+#[test]
+fn a_snapshot_of_a_commit_that_does_not_exist_is_refused() {
+    let engine = open(MemLog::new(), RecoveredLog::empty());
+    put(&engine, &snapshot_key(Seq(500)), b"forged");
+    engine.sync(Seq::MAX).unwrap();
+    let (log, recovered) = engine.log().crash();
+    let refused = Engine::open(log, recovered, ListSchema, small(Background::Manual)).unwrap_err();
+    assert!(matches!(refused, MetaError::Corrupt { code: 332, .. }), "{refused}");
+}
+
+#[test]
+fn an_engine_that_only_reads_shows_snapshots_and_makes_none() {
+    let engine = open(MemLog::new(), RecoveredLog::empty());
+    put(&engine, b"key", b"then");
+    let seq = make_snapshot(&engine);
+    put(&engine, b"key", b"now");
+    engine.sync(Seq::MAX).unwrap();
+    let (log, recovered) = engine.log().crash();
+    let options = EngineOptions { read_only: true, ..small(Background::Manual) };
+    let engine = Engine::open(log, recovered, ListSchema, options).unwrap();
+    assert_eq!(value(&engine, b"key", seq), Some(text_item(b"then")));
+    assert!(engine.commit_snapshot(&mut |seq, batch| batch.put(&snapshot_key(seq), b"")).is_err());
+    assert!(engine.drop_snapshot(seq, &removal(seq)).is_err());
+    assert!(engine.snapshot_at(seq).is_some());
+}
+
+#[test]
+fn tables_go_on_holding_what_snapshots_need_without_being_rewritten() {
+    let log = MemLog::with_options(MemLogOptions { capacity_bytes: 64 << 20, segment_bytes: 128 << 10 });
+    let engine = open(log, RecoveredLog::empty());
+    let key = |n: u32| format!("file {n:06}").into_bytes();
+    // Too short to be packed into slices.
+    let written = |n: u32| text_item(&[n as u8; 15]);
+    (0..9000).for_each(|n| put(&engine, &key(n), &[n as u8; 15]));
+    let seq = make_snapshot(&engine);
+    (0..9000).for_each(|n| put(&engine, &key(n), b"now"));
+    engine.compact().unwrap();
+    let ids = || {
+        let tables = engine.inner_for_tests().table_set();
+        tables.tables().map(|(_, table)| table.entry().id).collect::<Vec<_>>()
+    };
+    let before = ids();
+    assert!(before.len() > 1, "the test needs several tables");
+    // Nothing may go, so nothing is rewritten.
+    engine.compact().unwrap();
+    assert_eq!(ids(), before);
+    (0..9000).step_by(37).for_each(|n| assert_eq!(value(&engine, &key(n), seq), Some(written(n))));
+    let bytes = engine.table_bytes();
+    engine.drop_snapshot(seq, &removal(seq)).unwrap();
+    engine.compact().unwrap();
+    assert!(
+        engine.table_bytes() < bytes * 3 / 4,
+        "{} bytes of tables are left of {bytes}",
+        engine.table_bytes()
+    );
+    assert!(engine.inner_for_tests().table_set().tables().all(|(_, table)| table.entry().superseded == 0));
+}

@@ -1,0 +1,163 @@
+//! Snapshots below `/.snapshots` of a mount.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use rustix::io::Errno;
+
+use crate::fixture::MountFixture;
+
+fn names(directory: impl AsRef<std::path::Path>) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_snapshot_is_a_directory_that_shows_its_moment() {
+    let Some(mount) = MountFixture::new() else { return };
+    fs::create_dir_all(mount.at("dir/below")).unwrap();
+    fs::write(mount.at("dir/small"), b"then").unwrap();
+    fs::write(mount.at("dir/below/large"), vec![7; 3 << 20]).unwrap();
+    mount.fs().create_snapshot(b"monday").unwrap();
+    fs::write(mount.at("dir/small"), b"now, and longer").unwrap();
+    fs::remove_file(mount.at("dir/below/large")).unwrap();
+    fs::write(mount.at("dir/new"), b"").unwrap();
+
+    assert_eq!(names(mount.path()), ["dir"], "no listing shows it");
+    assert_eq!(names(mount.at(".snapshots")), ["monday"]);
+    let then = mount.at(".snapshots/monday");
+    assert_eq!(names(then.join("dir")), ["below", "small"]);
+    assert_eq!(fs::read(then.join("dir/small")).unwrap(), b"then");
+    assert_eq!(fs::read(mount.at("dir/small")).unwrap(), b"now, and longer");
+    assert_eq!(fs::read(then.join("dir/below/large")).unwrap(), vec![7; 3 << 20]);
+    let numbers: BTreeSet<u64> =
+        [mount.at("dir"), mount.at("dir/small"), then.join("dir"), then.join("dir/small")]
+            .iter()
+            .map(|path| fs::metadata(path).unwrap().ino())
+            .collect();
+    assert_eq!(numbers.len(), 4, "files of then and now are different files");
+    // A program of the system copies it, and finds the same.
+    let copy = tempfile::tempdir().unwrap();
+    assert!(Command::new("cp").arg("-a").arg(&then).arg(copy.path()).status().unwrap().success());
+    assert_eq!(fs::read(copy.path().join("monday/dir/below/large")).unwrap(), vec![7; 3 << 20]);
+    // Back into the pool.
+    assert!(
+        Command::new("cp").arg("-a").arg(then.join("dir")).arg(mount.at("back")).status().unwrap().success()
+    );
+    assert_eq!(fs::read(mount.at("back/below/large")).unwrap(), vec![7; 3 << 20]);
+}
+
+#[test]
+fn nothing_below_the_directory_of_snapshots_changes() {
+    let Some(mount) = MountFixture::new() else { return };
+    fs::write(mount.at("file"), b"then").unwrap();
+    mount.fs().create_snapshot(b"s").unwrap();
+    let errno = |result: std::io::Result<()>| result.unwrap_err().raw_os_error().unwrap();
+    let read_only = Errno::ROFS.raw_os_error();
+    for below in [".snapshots", ".snapshots/s"] {
+        let at = mount.at(below);
+        assert_eq!(errno(fs::write(at.join("new"), b"")), read_only, "{below}");
+        assert_eq!(errno(fs::create_dir(at.join("new"))), read_only, "{below}");
+        assert_eq!(errno(fs::set_permissions(&at, fs::Permissions::from_mode(0o700))), read_only, "{below}");
+    }
+    let then = mount.at(".snapshots/s/file");
+    assert_eq!(errno(fs::remove_file(&then)), read_only);
+    let writing = File::options().write(true).open(&then).map(|file| file.write_at(b"x", 0).map(drop));
+    assert_eq!(errno(writing.and_then(|written| written)), read_only);
+    assert_eq!(errno(fs::remove_dir(mount.at(".snapshots/s"))), read_only);
+    let across = Errno::XDEV.raw_os_error();
+    assert_eq!(errno(fs::rename(&then, mount.at("moved"))), across);
+    assert_eq!(errno(fs::rename(mount.at("file"), mount.at(".snapshots/s/moved"))), across);
+    assert_eq!(errno(fs::hard_link(&then, mount.at("linked"))), across);
+    assert_eq!(fs::read(&then).unwrap(), b"then");
+    assert_eq!(fs::metadata(mount.at(".snapshots/absent")).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_name_that_is_used_again_leads_to_the_new_snapshot() {
+    let Some(mount) = MountFixture::new() else { return };
+    for round in 0..20u8 {
+        fs::write(mount.at("file"), [round; 5000]).unwrap();
+        mount.fs().create_snapshot(b"s").unwrap();
+        let path = mount.at(".snapshots/s/file");
+        assert_eq!(fs::read(&path).unwrap(), [round; 5000]);
+        let open = File::open(&path).unwrap();
+        mount.fs().delete_snapshot(b"s").unwrap();
+        assert_eq!(fs::read(&path).unwrap_err().kind(), ErrorKind::NotFound, "it is deleted");
+        fs::write(mount.at("file"), [99; 5000]).unwrap();
+        let mut bytes = [0; 5000];
+        open.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, [round; 5000], "an open file of a deleted snapshot");
+    }
+}
+
+/// Sets a flag when it is dropped.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn programs_browse_snapshots_while_others_write_and_snapshots_come_and_go() {
+    let Some(mount) = MountFixture::new() else { return };
+    for n in 0..200u32 {
+        fs::write(mount.at(&format!("file{n}")), n.to_le_bytes()).unwrap();
+    }
+    mount.fs().create_snapshot(b"kept").unwrap();
+    let done = AtomicBool::new(false);
+    let (fs_of_mount, root) = (mount.fs(), mount.path().to_owned());
+    let at = |name: &str| root.join(name);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // Also if the writer fails: the readers end.
+            let _end = Done(&done);
+            for round in 0..200u32 {
+                fs::write(at(&format!("file{}", round % 200)), b"overwritten").unwrap();
+                let name = format!("s{round}").into_bytes();
+                fs_of_mount.create_snapshot(&name).unwrap();
+                names(at(&format!(".snapshots/s{round}")));
+                fs_of_mount.delete_snapshot(&name).unwrap();
+            }
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::SeqCst) {
+                    let kept = at(".snapshots/kept");
+                    assert_eq!(names(&kept).len(), 200);
+                    for n in (0..200u32).step_by(17) {
+                        let found = fs::read(kept.join(format!("file{n}"))).unwrap();
+                        assert_eq!(found, n.to_le_bytes(), "file {n} of then");
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(names(mount.at(".snapshots")), ["kept"]);
+}
+
+#[test]
+fn another_user_sees_in_a_snapshot_what_the_permissions_of_then_admit() {
+    let Some(mount) = MountFixture::shared() else { return };
+    fs::write(mount.at("open"), b"bytes").unwrap();
+    fs::write(mount.at("closed"), b"bytes").unwrap();
+    fs::set_permissions(mount.at("open"), fs::Permissions::from_mode(0o644)).unwrap();
+    fs::set_permissions(mount.at("closed"), fs::Permissions::from_mode(0o600)).unwrap();
+    mount.fs().create_snapshot(b"s").unwrap();
+    let path = |name: &str| mount.at(&format!(".snapshots/s/{name}")).display().to_string();
+    assert!(mount.as_user(1000, &format!("cat {}", path("open"))));
+    assert!(mount.as_user(1000, &format!("ls {}", mount.at(".snapshots").display())));
+    assert!(!mount.as_user(1000, &format!("cat {}", path("closed"))));
+    assert!(!mount.as_user(1000, &format!("rm -f {}", path("open"))));
+}
