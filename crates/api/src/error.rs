@@ -350,6 +350,12 @@ impl From<DeviceSetError> for Error {
             DeviceSetError::Duplicate { .. } => {
                 not_a_pool().with_hint("name each device once, and no copy of it")
             }
+            DeviceSetError::Missing { offline, .. } if !offline.is_empty() => not_a_pool().with_hint(
+                "'warpfire device online' takes back a device that is kept offline; name the missing devices too",
+            ),
+            DeviceSetError::Missing { old_copies, .. } if !old_copies.is_empty() => {
+                not_a_pool().with_hint("name the devices themselves, or leave out all but the copies of one moment")
+            }
             DeviceSetError::Missing { .. } => not_a_pool().with_hint(
                 "name the missing devices too; 'warpfire inspect label' shows the devices of a pool",
             ),

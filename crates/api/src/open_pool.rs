@@ -121,6 +121,7 @@ impl OpenPool {
             uuid: device.uuid.to_string(),
             name: device.name,
             state: device.state,
+            old_copy: device.old_copy,
             is_leaving: device.is_leaving,
             is_slow: device.is_slow,
             size_bytes: u64::from(device.zones) * status.zone_bytes,

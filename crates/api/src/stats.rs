@@ -73,6 +73,8 @@ pub struct DeviceStats {
     pub name: Option<String>,
     /// Whether it works, is missing, has failed, or is kept offline.
     pub state: DeviceState,
+    /// The path of an old copy of it that was named instead of it. The copy is not used.
+    pub old_copy: Option<String>,
     /// Whether it leaves the pool: it gets no new data, and its data moves to other devices.
     pub is_leaving: bool,
     /// Whether it has not answered for seconds. Reads go round it until it answers.

@@ -54,6 +54,8 @@ pub enum PlantedBug {
     PinsUnread,
     /// A device that was written apart from the pool is taken for a part of it.
     DivergedAccepted,
+    /// A device that holds an older state than it had once is used as if it had missed nothing.
+    OldCopyAccepted,
     /// A segment with fewer data columns than a new one is counted as if it had as many.
     NarrowCountedAsWide,
     /// The segments of a state log that is replaced are reset before the root without them is durable.
@@ -70,7 +72,7 @@ pub enum PlantedBug {
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 30] = [
+    const ALL: [(PlantedBug, &str); 31] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -95,6 +97,7 @@ impl PlantedBug {
         (PlantedBug::ListingOutdated, "listing-outdated"),
         (PlantedBug::PinsUnread, "pins-unread"),
         (PlantedBug::DivergedAccepted, "diverged-accepted"),
+        (PlantedBug::OldCopyAccepted, "old-copy-accepted"),
         (PlantedBug::NarrowCountedAsWide, "narrow-counted-as-wide"),
         (PlantedBug::StateFreedBeforeRoot, "state-freed-before-root"),
         (PlantedBug::StateKeptWeak, "state-kept-weak"),

@@ -208,12 +208,18 @@ pub enum DeviceSetError {
         second: String,
     },
     /// More devices are missing than parity covers.
-    #[error("{} missing and parity covers {parity}: {}", devices_are(missing.len()), NameList(missing))]
+    #[error(
+        "{} missing and parity covers {parity}: {}{}", devices_are(missing.len()), NameList(missing), OldCopies(old_copies)
+    )]
     Missing {
         /// Index and uuid of each missing device.
         missing: Vec<(DeviceIndex, Uuid)>,
         /// How many devices may be missing.
         parity: u8,
+        /// Those that are kept offline.
+        offline: Vec<DeviceIndex>,
+        /// Old copies of missing devices, by name.
+        old_copies: Vec<(DeviceIndex, String)>,
     },
     /// The device is smaller than when it joined the pool.
     #[error("{device} has {found_bytes} bytes; its zones need {needed_bytes}")]
@@ -236,10 +242,16 @@ pub enum DeviceSetError {
     },
     /// The missing devices are enough to go on by themselves, and the newest root that is here had them in
     /// use: they may hold a newer state. Only `open_degraded` writes then.
-    #[error("the missing devices may hold a newer state of the pool: {}", NameList(missing))]
+    #[error(
+        "the missing devices may hold a newer state of the pool: {}{}",
+        NameList(missing),
+        OldCopies(old_copies)
+    )]
     MayBeOlder {
         /// Index and uuid of each of these devices.
         missing: Vec<(DeviceIndex, Uuid)>,
+        /// Old copies of missing devices, by name.
+        old_copies: Vec<(DeviceIndex, String)>,
     },
     /// The device belongs to a pool that this version cannot read.
     #[error("the pool of {device} {found}")]
@@ -279,6 +291,18 @@ impl DeviceSetError {
 /// `1 device is` or `3 devices are`.
 fn devices_are(count: usize) -> String {
     if count == 1 { "1 device is".to_owned() } else { format!("{count} devices are") }
+}
+
+/// The old copies of devices, in words; nothing if there are none.
+struct OldCopies<'a>(&'a [(DeviceIndex, String)]);
+
+impl fmt::Display for OldCopies<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, device) in self.0 {
+            write!(f, "; {device} has an older state than {index} had: it may be an old copy")?;
+        }
+        Ok(())
+    }
 }
 
 struct NameList<'a>(&'a [(DeviceIndex, Uuid)]);

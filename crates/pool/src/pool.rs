@@ -68,6 +68,8 @@ pub(crate) struct Inner {
     pub may_be_older: bool,
     /// The later session that devices prove, or 0.
     pub newer_session: AtomicU32,
+    /// Old copies of devices that were found at the opening and left out, by name.
+    pub old_copies: Vec<(DeviceIndex, String)>,
     pub devices: Devices,
     pub zones: RankedMutex<ZONES, Zones>,
     /// Held while a zone is trimmed.
@@ -103,6 +105,8 @@ pub struct DeviceStatus {
     pub name: Option<String>,
     /// Its health.
     pub state: DeviceState,
+    /// The name of an old copy of it that was found at the opening instead of it.
+    pub old_copy: Option<String>,
     /// Whether it leaves the pool: it gets no new columns, and those that it has move to other devices.
     pub is_leaving: bool,
     /// Whether it owes an answer to an operation that the pool stopped waiting for. Reads go round it.
@@ -368,7 +372,11 @@ impl Pool {
         if missing.len() <= usize::from(inner.parity) || inner.segments.read().values().all(is_covered) {
             return Ok(());
         }
-        Err(DeviceSetError::Missing { missing, parity: inner.parity })
+        let is_offline =
+            |(index, _): &&(DeviceIndex, Uuid)| inner.devices.state(*index) == DeviceState::Offline;
+        let offline = missing.iter().filter(is_offline).map(|(index, _)| *index).collect();
+        let old_copies = inner.old_copies.clone();
+        Err(DeviceSetError::Missing { missing, parity: inner.parity, offline, old_copies })
     }
 
     /// How many more devices a segment may lose: its parity columns, without the columns that lack stripes or
@@ -445,6 +453,7 @@ impl Pool {
             uuid: entry.uuid,
             name: inner.devices.name(index),
             state: inner.devices.state(index),
+            old_copy: inner.old_copy(index),
             is_leaving: entry.is_leaving,
             is_slow: !inner.devices.answers(index),
             zones: entry.zones,
@@ -464,6 +473,13 @@ impl Pool {
 }
 
 impl Inner {
+    /// The name of the device that was left out as an old copy of this one, while this one is missing.
+    fn old_copy(&self, index: DeviceIndex) -> Option<String> {
+        let is_missing = self.devices.state(index) == DeviceState::Missing;
+        let copy = self.old_copies.iter().find(|(of, _)| *of == index && is_missing);
+        copy.map(|(_, device)| device.clone())
+    }
+
     pub(crate) fn shape(&self, kind: SegmentKind, live: usize) -> (u16, u8) {
         shape(kind, self.data, self.parity, live)
     }

@@ -83,6 +83,35 @@ fn a_pool_that_needs_the_device_that_is_offline_opens_with_it_online() {
     assert!(std::fs::read(fixture.path("back")).expect("copied") == bytes(1, 5 << 20));
 }
 
+/// The copy was taken for the device: status said "whole", and then the loss of another device lost the file.
+#[test]
+fn an_old_copy_in_the_place_of_a_device_is_named_and_not_used() {
+    let fixture = Fixture::pool(4, 2, 2, 32);
+    let image = fixture.path("pool/1.img");
+    std::fs::copy(&image, fixture.path("old.img")).expect("copied");
+    fixture.local("file", bytes(1, 5 << 20));
+    fixture.run(["cp", "file", "pool:/"]).succeeded();
+    std::fs::rename(&image, fixture.path("1.img")).expect("renamed");
+    std::fs::rename(fixture.path("old.img"), &image).expect("renamed");
+    assert_eq!(states(&fixture, "pool"), ["present", "missing", "present", "present"]);
+    let said = fixture.run(["status", "pool"]).succeeded();
+    assert!(said.contains("pool/1.img is not used: it is an old copy of device 1\n"), "{said}");
+    assert!(said.contains("DEGRADED: 1 missing or failed, 1 more may be lost"), "{said}");
+    // Below the pool's redundancy, the answer names the copy and no file is lost by surprise.
+    fixture.run(["device", "offline", "pool", "2"]).succeeded();
+    std::fs::rename(fixture.path("pool/0.img"), fixture.path("0.img")).expect("renamed");
+    let said = fixture.run(["ls", "pool"]).failed(3);
+    for words in ["pool/1.img has an older state than device 1 had", "'warpfire device online' takes back"] {
+        assert!(said.contains(words), "{said}");
+    }
+    std::fs::rename(fixture.path("0.img"), fixture.path("pool/0.img")).expect("renamed");
+    // The device itself is used again.
+    std::fs::rename(fixture.path("1.img"), &image).expect("renamed");
+    fixture.run(["device", "online", "pool", "pool/2.img"]).succeeded();
+    assert_eq!(states(&fixture, "pool"), ["present"; 4]);
+    assert_each_may_be_lost(&fixture, 4, &[("file", bytes(1, 5 << 20))]);
+}
+
 #[test]
 fn only_the_device_that_left_comes_online() {
     let fixture = Fixture::pool(3, 1, 2, 32);

@@ -78,6 +78,7 @@ impl Pool {
             epoch_of_roots: 0,
             may_be_older: false,
             for_reading: false,
+            old_copies: Vec::new(),
             table: devices.iter().map(entry).collect(),
         };
         // Roots of an older pool go first, on all devices: otherwise a crash could leave some of them beside

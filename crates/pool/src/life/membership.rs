@@ -521,7 +521,7 @@ impl Inner {
             return Err(DeviceSetError::Diverged { one, other: vec![name] }.into());
         }
         // A root that it held is durable on it. An older one is that of a copy that was made before.
-        if newest.epoch < entry.seen.epoch {
+        if header.epoch < entry.seen.epoch {
             return Err(MembershipError::OldCopy { device: name }.into());
         }
         let keep = whole.as_ref().unwrap_or(label);

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
-use warpfire_env::{Device, Random, RankedMutex, RankedRwLock};
+use warpfire_env::{Device, PlantedBug, Random, RankedMutex, RankedRwLock, is_planted};
 use warpfire_format::root::{DeviceEntry, DeviceUse, RootHeader};
 use warpfire_format::{Corrupt, Uuid};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, ZoneIndex};
@@ -43,6 +43,8 @@ pub(crate) struct PoolIdentity {
     /// Whether the missing devices may hold a newer state.
     pub may_be_older: bool,
     pub for_reading: bool,
+    /// Old copies of devices, by name. The devices themselves are missing.
+    pub old_copies: Vec<(DeviceIndex, String)>,
     pub table: Vec<DeviceEntry>,
 }
 
@@ -93,6 +95,13 @@ impl LabelledDevice {
         &self.whole.as_ref().expect("the newest root is whole").header
     }
 
+    /// Whether the device holds an older state than it had once: `entry` names a later session of which it
+    /// held a root. It is a copy from before, or has lost writes that it had flushed. A root whose body does
+    /// not verify proves that its session wrote the device.
+    pub fn is_old_copy(&self, entry: &DeviceEntry) -> bool {
+        self.label().header.epoch < entry.seen.epoch && !is_planted(PlantedBug::OldCopyAccepted)
+    }
+
     /// The device's entry in a table, if it is there and was not removed.
     pub fn entry<'a>(&self, table: &'a [DeviceEntry]) -> Option<&'a DeviceEntry> {
         let header = &self.label().header;
@@ -107,7 +116,8 @@ impl Pool {
     /// pool and the newest root that is readable on any device. Nothing is written. `random` gives the number
     /// of the session.
     ///
-    /// A device without any readable root counts as missing.
+    /// A device without any readable root counts as missing, and so does one that holds an older state than
+    /// it had once.
     ///
     /// # Errors
     /// `Devices` if the devices are not one pool, or too few of it, or if the missing devices may hold a
@@ -173,9 +183,18 @@ impl Pool {
         let named = (0u16..).zip(&mut table).filter(|(index, _)| is_named(*index));
         named.for_each(|(_, entry)| entry.is_kept_offline = false);
         refuse_old_copy(&labelled, &table, online)?;
+        let old_copies = old_copies(&labelled, &table);
+        for (index, device) in &old_copies {
+            tracing::warn!(
+                name: "old_copy_left_out",
+                device,
+                index = index.0,
+                "the device holds an older state than it had once: it may be an old copy, and is not used"
+            );
+        }
         let by_index = assign_slots(labelled, &table, zone_bytes)?;
         let missing = missing_members(&table, &by_index);
-        let may_be_older = refuse_few(&header, &table, &missing, opening)?;
+        let may_be_older = refuse_few(&header, &table, &missing, &old_copies, opening)?;
         for (index, uuid) in &missing {
             tracing::warn!(device = index.0, %uuid, "device missing");
         }
@@ -198,6 +217,7 @@ impl Pool {
             epoch_of_roots: epoch_max,
             may_be_older,
             for_reading,
+            old_copies,
             table: table.clone(),
         };
         let roots = Roots {
@@ -244,6 +264,7 @@ impl Pool {
             epoch_of_roots: i.epoch_of_roots,
             may_be_older: i.may_be_older,
             newer_session: AtomicU32::new(0),
+            old_copies: i.old_copies,
             devices: Devices::new(&i.table, by_index, usize::from(i.parity), i.for_reading),
             // The root's number moves from session to session, and with it the first zone to be written: wear
             // spreads.
@@ -357,20 +378,20 @@ pub(crate) fn missing_members(
         .collect()
 }
 
-/// Refuses a device that comes online if it is older than when it left: a root that it held then is durable
-/// on it.
+/// The devices of a table that are there as old copies only, with their names.
+pub(crate) fn old_copies(labelled: &[LabelledDevice], table: &[DeviceEntry]) -> Vec<(DeviceIndex, String)> {
+    let old = labelled.iter().filter(|l| l.entry(table).is_some_and(|entry| l.is_old_copy(entry)));
+    old.map(|l| (l.label().header.device, l.name())).collect()
+}
+
+/// Refuses a device that comes online if it is older than when it left.
 fn refuse_old_copy(
     labelled: &[LabelledDevice],
     table: &[DeviceEntry],
     online: &[DeviceIndex],
 ) -> Result<(), MembershipError> {
-    let is_old = |l: &&LabelledDevice| {
-        let newest = l.whole.as_ref().unwrap_or(l.label());
-        let is_older = l.entry(table).is_some_and(|entry| newest.header.epoch < entry.seen.epoch);
-        is_older && online.contains(&newest.header.device)
-    };
-    let old = labelled.iter().find(is_old);
-    old.map_or(Ok(()), |l| Err(MembershipError::OldCopy { device: l.name() }))
+    let old = old_copies(labelled, table).into_iter().find(|(index, _)| online.contains(index));
+    old.map_or(Ok(()), |(_, device)| Err(MembershipError::OldCopy { device }))
 }
 
 /// Number of devices of a table that were not removed.
@@ -384,6 +405,7 @@ pub(crate) fn refuse_few(
     header: &RootHeader,
     table: &[DeviceEntry],
     missing: &[(DeviceIndex, Uuid)],
+    old_copies: &[(DeviceIndex, String)],
     opening: Opening,
 ) -> Result<bool, DeviceSetError> {
     let parity = usize::from(header.parity);
@@ -403,7 +425,15 @@ pub(crate) fn refuse_few(
     let is_beyond_parity = missing.len() > parity;
     let may_be_rebuilt = absent.len() <= parity && members - missing.len() > parity;
     if (is_beyond_parity && !may_be_rebuilt) || all_in_use_are_missing {
-        return Err(DeviceSetError::Missing { missing: missing.to_vec(), parity: header.parity });
+        let kept = |(_, entry): &(u16, &DeviceEntry)| entry.state != DeviceUse::Gone && entry.is_kept_offline;
+        let offline = (0u16..).zip(table).filter(kept).map(|(index, _)| DeviceIndex(index)).collect();
+        let old_copies = old_copies.to_vec();
+        return Err(DeviceSetError::Missing {
+            missing: missing.to_vec(),
+            parity: header.parity,
+            offline,
+            old_copies,
+        });
     }
     // A session goes on with n - m devices, or with all but m of those in use. The missing ones are as many,
     // and the newest root that is here had them in use: it may not be the newest.
@@ -414,7 +444,9 @@ pub(crate) fn refuse_few(
         Opening::Writing | Opening::Degraded if unknown != 0 => {
             Err(DeviceSetError::WriteFeatures { features: unknown })
         }
-        Opening::Writing if may_be_older => Err(DeviceSetError::MayBeOlder { missing: absent }),
+        Opening::Writing if may_be_older => {
+            Err(DeviceSetError::MayBeOlder { missing: absent, old_copies: old_copies.to_vec() })
+        }
         Opening::Reading if may_be_older => {
             tracing::warn!(
                 name: "state_may_be_older",
@@ -441,7 +473,7 @@ fn root_ends(labelled: &[LabelledDevice], table: &[DeviceEntry]) -> Vec<RootEnd>
 }
 
 /// The devices in index order, `None` where one is missing. A device that is not in the newest root's table
-/// is left out.
+/// is left out, and so is an old copy.
 pub(crate) fn assign_slots(
     labelled: Vec<LabelledDevice>,
     table: &[DeviceEntry],
@@ -460,6 +492,9 @@ pub(crate) fn assign_slots(
             );
             continue;
         };
+        if l.is_old_copy(entry) {
+            continue;
+        }
         let needed_bytes = u64::from(entry.zones) * zone_bytes;
         let found_bytes = l.device.info().size_bytes;
         if found_bytes < needed_bytes {

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use warpfire_env::Device;
 use warpfire_format::Uuid;
-use warpfire_format::root::{DeviceUse, PoolLabel};
+use warpfire_format::root::{DeviceEntry, DeviceUse, PoolLabel};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex};
 
 use crate::error::DeviceSetError;
 use crate::life::find_roots::find_roots;
 use crate::life::history::age;
 use crate::life::open::{
-    LabelledDevice, Opening, assign_slots, missing_members, newest_root, refuse_diverged, refuse_few,
-    refuse_mixed,
+    LabelledDevice, Opening, assign_slots, missing_members, newest_root, old_copies, refuse_diverged,
+    refuse_few, refuse_mixed,
 };
 use crate::pool::Pool;
 
@@ -60,7 +60,8 @@ pub struct ScannedPool {
     /// The devices of the newest root, without those that were removed. Where no root is whole, the devices
     /// that were found.
     pub members: Vec<ScannedMember>,
-    /// Devices with roots of this pool that do not belong to it: removed, replaced, or a second copy. They
+    /// Devices with roots of this pool that do not belong to it: removed, replaced, a second copy, or an
+    /// old one. They
     /// are places in the list of scanned devices.
     pub strangers: Vec<usize>,
     /// Whether the pool can be opened to read, as far as the roots say, and the reason if not.
@@ -134,15 +135,16 @@ fn judge(labelled: &[LabelledDevice], opening: Opening) -> Result<(), DeviceSetE
     let header = newest.whole_header();
     let zone_bytes = u64::from(header.zone_blocks) * BLOCK_BYTES as u64;
     let by_index = assign_slots(labelled.to_vec(), &table, zone_bytes)?;
-    refuse_few(header, &table, &missing_members(&table, &by_index), opening).map(drop)
+    let missing = missing_members(&table, &by_index);
+    refuse_few(header, &table, &missing, &old_copies(labelled, &table), opening).map(drop)
 }
 
 /// The devices of a table that were not removed.
-fn members_of(
-    table: &[warpfire_format::root::DeviceEntry],
-    labelled: &[LabelledDevice],
-) -> Vec<ScannedMember> {
+fn members_of(table: &[DeviceEntry], labelled: &[LabelledDevice]) -> Vec<ScannedMember> {
     let members = (0u16..).zip(table).filter(|(_, entry)| entry.state != DeviceUse::Gone);
+    let is_it = |l: &LabelledDevice, entry: &DeviceEntry| {
+        l.entry(table).is_some_and(|own| own.uuid == entry.uuid && !l.is_old_copy(own))
+    };
     members
         .map(|(index, entry)| ScannedMember {
             index: DeviceIndex(index),
@@ -150,9 +152,7 @@ fn members_of(
             zones: Some(entry.zones),
             is_offline: entry.state == DeviceUse::Offline,
             is_leaving: entry.is_leaving,
-            found: labelled
-                .iter()
-                .position(|l| l.label().header.device.0 == index && l.entry(table).is_some()),
+            found: labelled.iter().position(|l| is_it(l, entry)),
         })
         .collect()
 }

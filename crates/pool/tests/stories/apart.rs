@@ -193,7 +193,7 @@ fn a_state_that_may_be_older_is_opened_for_writing_only_on_request() {
         let (world, pool) = world(63, usize::from(data) + usize::from(parity), data, parity);
         drop(pool);
         let some = || devices_without(&world, &away);
-        let DeviceSetError::MayBeOlder { missing } = refusal(Pool::open(some(), &DistinctNumbers)) else {
+        let DeviceSetError::MayBeOlder { missing, .. } = refusal(Pool::open(some(), &DistinctNumbers)) else {
             panic!("{data}+{parity}");
         };
         let missing: Vec<usize> = missing.iter().map(|(index, _)| usize::from(index.0)).collect();

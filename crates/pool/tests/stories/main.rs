@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod apart;
+mod copies;
 #[cfg(test)]
 mod events;
 #[cfg(test)]

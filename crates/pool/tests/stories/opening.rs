@@ -46,7 +46,8 @@ fn up_to_m_may_be_missing_and_one_more_is_named() {
     }
     let error = refusal(open(devices_without(&world, &[1, 2, 5])));
     let missing: Vec<_> = [1u16, 2, 5].map(|n| (DeviceIndex(n), uuids[usize::from(n)])).to_vec();
-    assert_eq!(error, DeviceSetError::Missing { missing, parity: 2 });
+    let (offline, old_copies) = Default::default();
+    assert_eq!(error, DeviceSetError::Missing { missing, parity: 2, offline, old_copies });
     let named = [1, 2, 5].map(|n| format!("device {n} ({})", uuids[n])).join(", ");
     assert!(error.to_string().ends_with(&format!(": {named}")), "{error}");
 }

@@ -85,6 +85,9 @@ pub struct DeviceReport {
     /// `present`, `slow` (it does not answer, and reads go round it), `leaving` (its data moves to other
     /// devices), `missing`, `failed`, `gone` or `offline` (not used until it is taken online).
     pub state: String,
+    /// The path of an old copy of it that was named instead of it, and is not used.
+    #[serde(default)]
+    pub old_copy: Option<String>,
     /// Bytes that the pool uses of it.
     pub size_bytes: u64,
     /// Bytes of its free zones.
@@ -262,6 +265,9 @@ impl StatusReport {
         }
         text += "\n";
         text += &self.device_columns().to_string();
+        for (device, copy) in self.devices.iter().filter_map(|d| Some((d, d.old_copy.as_ref()?))) {
+            text += &format!("{copy} is not used: it is an old copy of device {}\n", device.index);
+        }
         let space = &self.space;
         text += &format!(
             "\nspace         {} in total: {} used, {} available; {}\n",
@@ -416,6 +422,7 @@ impl DeviceReport {
             uuid: device.uuid.clone(),
             name: device.name.clone(),
             state: state_word(device).to_owned(),
+            old_copy: device.old_copy.clone(),
             size_bytes: device.size_bytes,
             free_bytes: device.free_bytes,
             retired_bytes: device.retired_bytes,
