@@ -7,7 +7,8 @@ use warpfire_env::Timestamp;
 use warpfire_format::log_state::LogState;
 use warpfire_log::{Log, LogError, LogStore, Stream};
 use warpfire_pool::{CreateOptions, Pool};
-use warpfire_sim_env::{DeviceSpec, DistinctNumbers, Fault, SimRandom, SimWorld};
+use warpfire_sim_env::{DeviceSpec, DistinctNumbers, Fault, OpClass, SimRandom, SimWorld};
+use warpfire_units::DeviceIndex;
 
 fn create(world: &SimWorld, zone_bytes: u64) -> Log {
     let options = CreateOptions { data: 1, parity: 0, zone_bytes: Some(zone_bytes), force: false };
@@ -119,5 +120,77 @@ fn a_state_log_of_many_sessions_has_few_segments() {
         let (opened, recovered) = Log::open(pool, &root).expect("it opens");
         assert_eq!(recovered.state, state, "session {session}");
         log = opened.with_state_tail_bytes(100);
+    }
+}
+
+/// The commit log keeps a spare segment too, and a root may name it already.
+#[test]
+fn a_spare_segment_of_the_commit_log_does_not_keep_a_device_in_the_pool() {
+    for device in 0..6 {
+        let world = shape(1, 1, 6).world(1);
+        let log = shape(1, 1, 6).create(&world).expect("blank devices take a log");
+        log.log(b"a record").and_then(|_| log.sync()).expect("nothing fails");
+        log.checkpoint(b"state", log.position()).expect("nothing fails");
+        log.pool().set_leaving(DeviceIndex(device), true).expect("five devices stay");
+        // What the removal of a device does.
+        for _ in 0..2 {
+            log.renew_log().expect("nothing fails");
+            log.checkpoint(b"state", log.position()).expect("nothing fails");
+        }
+        let removed = log.pool().remove_device(DeviceIndex(device));
+        removed.unwrap_or_else(|e| panic!("device {device}: {e}"));
+    }
+}
+
+/// A pool whose state log was on two devices of four said that another one may be lost, when one of the two
+/// was lost already.
+#[test]
+fn the_losses_that_are_left_count_the_state_log() {
+    let (mut last, mut others) = (0, 0);
+    for away in 0..4 {
+        let world = shape(1, 1, 4).world(2);
+        let log = shape(1, 1, 4).create(&world).expect("blank devices take a log").with_state_tail_bytes(100);
+        let state = content(1, 60_000);
+        log.checkpoint(&state, log.position()).expect("nothing fails");
+        log.pool().take_offline(DeviceIndex(away)).expect("no segment needs it alone");
+        let left = log.losses_left();
+        drop(log);
+        let opens = |other: u16| {
+            let world = world.fork();
+            world.sims()[usize::from(other)].inject(Fault::Vanish { after: 0 });
+            open(&world).is_ok_and(|(_, recovered)| recovered.state == state)
+        };
+        let survives = (0..4).filter(|other| *other != away).all(opens);
+        assert_eq!(left, Some(u8::from(survives)), "without device {away}");
+        *if survives { &mut others } else { &mut last } += 1;
+    }
+    assert_eq!((last, others), (2, 2), "the state log has two copies");
+}
+
+/// A stripe of the state log missed a device, which came back. The state was then on one device until the
+/// next opening, and lost with that.
+#[test]
+fn a_state_log_that_misses_a_write_is_whole_again_when_the_device_is_back() {
+    for away in 0..2u16 {
+        let world = shape(1, 1, 2).world(3);
+        let log = shape(1, 1, 2).create(&world).expect("blank devices take a log").with_state_tail_bytes(100);
+        log.checkpoint(&content(1, 60_000), log.position()).expect("nothing fails");
+        // The first write of a checkpoint of another state is one of the state log.
+        let write = Fault::Fail { op: OpClass::Write, after: 0, lasting: true };
+        world.sims()[usize::from(away)].inject(write);
+        let state = [content(1, 60_000), content(2, 9_000)].concat();
+        log.checkpoint(&state, log.position()).expect("parity covers one device");
+        assert!(!log.pool().takes_writes(DeviceIndex(away)));
+        world.sims()[usize::from(away)].heal();
+        let device = world.devices().swap_remove(usize::from(away));
+        log.pool().take_online(device).expect("it is the device that left");
+        assert_eq!(log.losses_left(), Some(0), "device {away} lacks a stripe");
+        log.renew_log().expect("nothing fails");
+        log.checkpoint(&state, log.position()).expect("nothing fails");
+        assert_eq!(log.losses_left(), Some(1));
+        drop(log);
+        world.sims()[usize::from(1 - away)].inject(Fault::Vanish { after: 0 });
+        let (_, recovered) = open(&world).unwrap_or_else(|e| panic!("device {away} alone: {e}"));
+        assert_eq!(recovered.state, state, "device {away} alone");
     }
 }

@@ -41,7 +41,11 @@ struct Rig {
 
 impl Rig {
     fn new(segments: u64, runs: u16) -> Rig {
-        let world = SimWorld::of(1, 3, &DeviceSpec::conventional("flash", 128 << 20));
+        Rig::on(3, segments, runs)
+    }
+
+    fn on(devices: usize, segments: u64, runs: u16) -> Rig {
+        let world = SimWorld::of(1, devices, &DeviceSpec::conventional("flash", 128 << 20));
         let options = CreateOptions { data: 2, parity: 1, zone_bytes: Some(4 << 20), force: false };
         let pool = Pool::create(world.devices(), &options, &*world.random(), Timestamp::default());
         let pool = pool.expect("blank devices take a pool");
@@ -157,4 +161,31 @@ fn a_chain_is_written_anew_before_it_is_three_times_the_state() {
     let most = 2 * rig.state_log.base_bytes.max(base) + STATE_CHAIN_SLACK_BYTES + STATE_TAIL_MAX_BYTES as u64;
     assert!(longest <= most, "{longest} bytes of chain for {base} of state, {bases} times written anew");
     rig.assert_opens();
+}
+
+/// Nothing names a spare segment, so nothing moved it: a device with one could not be removed.
+#[test]
+fn a_spare_segment_does_not_keep_a_device_in_the_pool() {
+    let mut rig = Rig::on(6, 1, 1);
+    let spares = 3;
+    let bytes = spares * rig.pool.geometry(SegmentKind::Mirror).segment_payload_bytes;
+    let next_id = || {
+        rig.next_id += 1;
+        SegmentId::new(rig.next_id - 1).expect("counts from 2")
+    };
+    let bytes = usize::try_from(bytes).expect("a small number");
+    assert!(rig.state_log.make_room(&rig.pool, bytes, next_id).expect("nothing fails"), "there is room");
+    let has = |columns: &[(DeviceIndex, ZoneIndex)], device| columns.iter().any(|(at, _)| *at == device);
+    let spares_on = |rig: &Rig, device| {
+        rig.state_log.spares.iter().filter(|spare| has(&spare.descriptor().columns, device)).count()
+    };
+    let devices = (0..6).map(DeviceIndex).filter(|device| !has(&rig.chain[0].columns, *device));
+    let device = devices.max_by_key(|device| spares_on(&rig, *device)).expect("the log is on two devices");
+    assert!(spares_on(&rig, device) > 0, "the spares are on some of the other devices");
+    let before = rig.state_log.segments();
+    rig.pool.set_leaving(device, true).expect("five devices stay");
+    rig.checkpoint();
+    assert_eq!(spares_on(&rig, device), 0);
+    assert!(rig.state_log.segments() < before, "the others stay: {before} before");
+    rig.pool.remove_device(device).expect("no segment is on it");
 }
