@@ -8,8 +8,8 @@
 use warpfire_format::commit::{CommitRecord, CommitRecordBuilder};
 use warpfire_format::fs::{
     Attrs, Dentry, Extent, ExtentMap, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent,
-    InodeEdit, Key, PoolRecordId, VolumeId, VolumeRecord, decode_counter, decode_region, decode_xattr,
-    dentry_key, encode_counter, encode_region, encode_xattr, inode_key, region_key, xattr_key,
+    InodeEdit, Key, PoolRecordId, VolumeId, VolumeRecord, WishesRecord, decode_counter, decode_region,
+    decode_xattr, dentry_key, encode_counter, encode_region, encode_xattr, inode_key, region_key, xattr_key,
 };
 use warpfire_format::log_frame::{LogFrame, RecordFragment};
 use warpfire_format::log_state::LogState;
@@ -211,6 +211,7 @@ fn small_values(data: &[u8]) {
     let _ = FilesystemRecord::decode(data);
     let _ = HealthRecord::decode(data);
     let _ = VolumeRecord::decode(data);
+    let _ = WishesRecord::decode(data);
     let _ = decode_counter(data);
     let _ = decode_xattr(data);
 }
@@ -507,5 +508,8 @@ fn valid_small_values() -> Vec<Vec<u8>> {
     VolumeRecord { root_ino: 1, name: b"main" }.encode(&mut values[1]);
     encode_counter(&mut values[2], -5);
     encode_xattr(&mut values[3], b"value");
+    let mut wishes = Vec::new();
+    WishesRecord { rate_bytes: 50 << 20, ..WishesRecord::default() }.encode(&mut wishes);
+    values.push(wishes);
     values
 }

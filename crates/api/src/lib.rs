@@ -57,7 +57,9 @@ mod tree;
 mod trim;
 mod tx;
 mod upkeep;
+mod upkeep_pace;
 mod warpfire;
+mod wishes;
 mod xattr;
 
 pub use devices::{
@@ -84,7 +86,7 @@ pub use stats::{
 };
 pub use trim::TrimReport;
 pub use tx::{FileVersion, Savepoint, Tx, TxEngine};
-pub use upkeep::{SegmentsAtRisk, Upkeep};
+pub use upkeep::{SegmentsAtRisk, Upkeep, UpkeepReason, UpkeepWork};
 pub use warpfire::Warpfire;
 pub use warpfire_env::Timestamp;
 pub use warpfire_format::fs::FORMAT_VERSION;
@@ -94,3 +96,4 @@ pub use warpfire_fs::SpaceInfo;
 pub use warpfire_meta::Storage;
 pub use warpfire_pool::{ZONES_MIN, device_bytes_min};
 pub use warpfire_units::{COLUMNS_MAX, PARITY_MAX};
+pub use wishes::{ScrubRound, ScrubRoundStep, ScrubSchedule, UpkeepWishes};

@@ -6,14 +6,17 @@
 //! 2. A pool without a device that is given up gets no call that works (`watch`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use warpfire_env::{Clock, SystemClock};
-use warpfire_log::Blocked;
+use warpfire_log::{Blocked, DueWork};
 use warpfire_units::DeviceIndex;
 
 use crate::open_pool::OpenPool;
+use crate::upkeep_pace::{Sample, UpkeepPace};
+use crate::wishes::WishBook;
 use crate::{Result, Warpfire};
 
 /// How long a device stays lost until its columns are rebuilt on other devices, by default.
@@ -28,10 +31,39 @@ pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 pub struct Upkeep {
     /// Segments with columns that are to be rewritten, those with the fewest columns left to lose first.
     pub at_risk: Vec<SegmentsAtRisk>,
+    /// The same segments by the reason of their work, the most urgent reason first.
+    pub work: Vec<UpkeepWork>,
     /// Why nothing is done about some of these segments now.
     pub blocked: Option<String>,
+    /// Whether upkeep is paused.
+    pub is_paused: bool,
+    /// Bytes written since upkeep had nothing left to do, and bytes to write until it has nothing left again.
+    pub done_bytes: u64,
+    /// Bytes to write.
+    pub left_bytes: u64,
+    /// The share that is done, in hundredths, while something is left.
+    pub percent: Option<u8>,
+    /// Bytes written in a second, over the last minute.
+    pub rate_bytes: u64,
+    /// The time until nothing is left, at that rate.
+    pub time_left: Option<Duration>,
     /// Devices that are lost and not given up yet: their indexes, and how long they are waited for.
     pub waits_for: Vec<(u16, Duration)>,
+}
+
+/// Why segments have work to do.
+pub use warpfire_log::DueReason as UpkeepReason;
+
+/// The work of one reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct UpkeepWork {
+    /// The reason.
+    pub reason: UpkeepReason,
+    /// Number of segments.
+    pub segments: u64,
+    /// Bytes of the columns to rewrite.
+    pub bytes: u64,
 }
 
 /// Segments that can lose equally many columns.
@@ -77,12 +109,12 @@ impl LostDevices {
     }
 
     /// Gives up the devices that have been lost for too long, and starts the work that follows from that.
-    pub fn watch(&self, open_pool: &OpenPool, now_nanos: u64) -> Result<()> {
+    pub fn watch(&self, open_pool: &OpenPool, is_paused: bool, now_nanos: u64) -> Result<()> {
         let engine = open_pool.fs.engine();
         let given_up = self.given_up(&open_pool.lost_devices(), now_nanos);
         let is_idle = given_up.is_empty();
         engine.log().vacate(given_up);
-        if is_idle {
+        if is_idle || is_paused {
             return Ok(());
         }
         if engine.log().has_due_work() {
@@ -94,6 +126,29 @@ impl LostDevices {
         }
         Ok(())
     }
+}
+
+/// Grants what upkeep may move until the next call, and wakes it where it has waited for that.
+pub(crate) fn keep_pace(pace: &UpkeepPace, wishes: &WishBook, open_pool: &OpenPool, now_nanos: u64) {
+    let engine = open_pool.fs.engine();
+    let (log, wishes) = (engine.log(), wishes.now());
+    let limit = log.upkeep_limit();
+    let device_bytes = open_pool.device_bytes();
+    let (moved_bytes, written_bytes) = (limit.moved_bytes(), limit.written_bytes());
+    let sample = Sample { now_nanos, moved_bytes, written_bytes, device_bytes };
+    let wished_bytes = wishes.rate_bytes.map_or(0, NonZeroU64::get);
+    let is_urgent = || log.losses_left() == Some(0);
+    if pace.tick(sample, limit, wished_bytes, is_urgent) {
+        engine.wake();
+    }
+    // The bytes that are done count from the moment at which nothing is left.
+    if pace.has_moved() {
+        pace.progress(written_bytes, left_bytes(&log.due_work()));
+    }
+}
+
+fn left_bytes(due: &DueWork) -> u64 {
+    due.reasons.iter().map(|work| work.due_bytes).sum()
 }
 
 impl Warpfire {
@@ -117,8 +172,24 @@ impl Warpfire {
             bytes: risk.due_bytes,
         });
         let name = |index: &DeviceIndex| open_pool.device_name(*index);
+        let limit = open_pool.fs.engine().log().upkeep_limit();
+        let left_bytes = left_bytes(&due);
+        let progress = shared.pace.progress(limit.written_bytes(), left_bytes);
+        let work = due.reasons.iter().map(|work| UpkeepWork {
+            reason: work.reason,
+            segments: work.segments,
+            bytes: work.due_bytes,
+        });
+        let is_paused = limit.is_paused();
         Upkeep {
             at_risk: at_risk.collect(),
+            work: work.collect(),
+            is_paused,
+            done_bytes: progress.done_bytes,
+            left_bytes,
+            percent: progress.percent(),
+            rate_bytes: progress.rate_bytes,
+            time_left: progress.time_left().filter(|_| !is_paused),
             blocked: due.blocked.map(|blocked| match blocked {
                 Blocked::Space { bytes } => {
                     format!("needs {} MiB more free space", bytes.div_ceil(1 << 20))

@@ -17,7 +17,9 @@ use crate::health::{HEALTH_INTERVAL, HealthBook};
 use crate::metadata::SetMetadata;
 use crate::open_pool::{Engine, OpenPool};
 use crate::stats::Stats;
-use crate::upkeep::{LostDevices, WATCH_INTERVAL};
+use crate::upkeep::{LostDevices, WATCH_INTERVAL, keep_pace};
+use crate::upkeep_pace::UpkeepPace;
+use crate::wishes::WishBook;
 use crate::{Dir, Error, File, FileType, Identity, Metadata, OpenOptions, ReadDir, Result};
 
 /// Permissions of new files and directories for which the caller names none: those of the umask 022.
@@ -60,6 +62,8 @@ pub(crate) struct SharedPool {
     pub open_pool: OpenPool,
     pub health: Arc<HealthBook>,
     pub lost_devices: Arc<LostDevices>,
+    pub wishes: Arc<WishBook>,
+    pub pace: Arc<UpkeepPace>,
     /// Whether the pool may be written.
     is_writable: bool,
     /// The background work on this pool: syncs, the size of the cache, the health record. None once the pool
@@ -97,6 +101,7 @@ impl SharedPool {
         if self.is_writable && !self.is_closed.swap(true, Relaxed) {
             // A pool that takes no more writes still closes; its errors are forgotten then.
             let _ = self.health.store(&self.open_pool);
+            let _ = self.wishes.store(&self.open_pool);
         }
         Ok(self.open_pool.fs.close()?)
     }
@@ -127,15 +132,26 @@ impl Warpfire {
             tasks.push(IntervalTask::always("warpfire-health", HEALTH_INTERVAL, store).map_err(no_thread)?);
         }
         let lost_devices = Arc::new(LostDevices::new(spare_after));
+        let wishes = Arc::new(WishBook::new(&open_pool));
+        open_pool.fs.engine().log().upkeep_limit().pause(wishes.now().is_paused);
+        let pace = Arc::new(UpkeepPace::default());
         if open_pool.has_background {
             let (lost, of_pool) = (Arc::clone(&lost_devices), open_pool.clone());
-            // A checkpoint that fails is tried again; if the pool has latched, every later call reports it.
-            let watch = move || drop(lost.watch(&of_pool, SystemClock.monotonic_nanos()));
+            let (wishes, pace) = (Arc::clone(&wishes), Arc::clone(&pace));
+            let watch = move || {
+                let now_nanos = SystemClock.monotonic_nanos();
+                keep_pace(&pace, &wishes, &of_pool, now_nanos);
+                // A checkpoint that fails is tried again; if the pool has latched, every later call reports
+                // it.
+                drop(lost.watch(&of_pool, wishes.now().is_paused, now_nanos));
+            };
             tasks.push(IntervalTask::always("warpfire-upkeep", WATCH_INTERVAL, watch).map_err(no_thread)?);
         }
         let shared = Arc::new(SharedPool {
             health,
             lost_devices,
+            wishes,
+            pace,
             is_writable: !open_pool.is_read_only(),
             is_closed: AtomicBool::new(false),
             open_pool,

@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use crate::commands::{
     cat, chmod, chown, completions, cp, device, df, du, find, fsck, help, inspect, label, ln, ls, man, mkdir,
     mkfs, mount, mv, rm, scan, scrub, slice, snapshot, stat, status, touch, trim, truncate, tx, umount,
-    version,
+    upkeep, version,
 };
 
 const EXAMPLES: &str = "\
@@ -136,6 +136,8 @@ pub enum Command {
     Fsck(fsck::Args),
     /// Read everything and repair damage from parity.
     Scrub(scrub::Args),
+    /// Show how a pool gets its redundancy back; pause that, or change its rate.
+    Upkeep(upkeep::Args),
     /// Release the space of images and drives that a pool does not need.
     Trim(trim::Args),
     /// Join, cut, paste and shuffle files by moving pointers.

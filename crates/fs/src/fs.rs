@@ -30,7 +30,7 @@ use std::sync::Arc;
 use warpfire_env::{Clock, RankedMutex};
 use warpfire_format::fs::{
     Attrs, CounterId, Dentry, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent, InodeTime, Key,
-    PoolRecordId, VolumeId, VolumeRecord, decode_counter, dentry_key, inode_key,
+    PoolRecordId, VolumeId, VolumeRecord, WishesRecord, decode_counter, dentry_key, inode_key,
 };
 use warpfire_meta::{
     Admit, Batch, MemoryAccount, MemoryBudget, MemoryLimits, MetaError, RESERVED, SUMS, Storage,
@@ -336,6 +336,30 @@ impl<E: Storage> Fs<E> {
         health.encode(&mut value);
         let mut batch = Batch::new();
         batch.put(&Key::Pool(PoolRecordId::Health).encode(), &value);
+        let _guard = self.enter_unrecorded();
+        self.commit(&batch, Admit::Reserve)
+    }
+
+    /// The wishes record; without one, no wishes. A record that does not decode counts as none: it must not
+    /// keep a pool from opening.
+    ///
+    /// # Errors
+    /// `Damaged` if it cannot be read.
+    pub fn wishes(&self) -> Result<WishesRecord, FsError> {
+        let mut value = Vec::new();
+        let found = self.get(&Key::Pool(PoolRecordId::Wishes).encode(), &mut value)?;
+        Ok(if found { WishesRecord::decode(&value).unwrap_or_default() } else { WishesRecord::default() })
+    }
+
+    /// Replaces the wishes record. It is durable after the next sync.
+    ///
+    /// # Errors
+    /// `NoSpace`, `ReadOnly`.
+    pub fn put_wishes(&self, wishes: &WishesRecord) -> Result<(), FsError> {
+        let mut value = Vec::new();
+        wishes.encode(&mut value);
+        let mut batch = Batch::new();
+        batch.put(&Key::Pool(PoolRecordId::Wishes).encode(), &value);
         let _guard = self.enter_unrecorded();
         self.commit(&batch, Admit::Reserve)
     }

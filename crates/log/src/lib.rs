@@ -21,12 +21,14 @@ mod segment_table;
 mod state_log;
 mod store;
 mod stream;
+mod upkeep_limit;
 mod write_queue;
 
 pub use log::Log;
 #[cfg(any(test, feature = "twin"))]
 pub use mem::{MemLog, MemLogCounters, MemLogOptions};
-pub use mend::{Blocked, DueWork, SegmentsAtRisk};
+pub use mend::{Blocked, DueReason, DueWork, ReasonWork, SegmentsAtRisk};
 pub use store::{
     Admit, LogError, LogPos, LogStore, Pin, RecordIter, RecoveredLog, ScrubbedSegment, Slices, Space, Stream,
 };
+pub use upkeep_limit::UpkeepLimit;

@@ -42,6 +42,7 @@ use crate::segment_table::SegmentTable;
 use crate::state_log::StateLog;
 use crate::store::{Admit, LogError, LogPos, LogStore, Pin, ScrubbedSegment, Slices, Space, Stream};
 use crate::stream::{BulkStream, STREAMS};
+use crate::upkeep_limit::UpkeepLimit;
 use crate::write_queue::{WriteQueue, WriterThread};
 
 /// The log over a pool.
@@ -53,6 +54,8 @@ pub struct Log {
     pub(crate) mending: Mutex<()>,
     /// Segments that `mend` could not make whole.
     pub(crate) unmended: Mutex<Unmended>,
+    /// Whether `mend` goes on by itself, and how fast.
+    pub(crate) upkeep_limit: UpkeepLimit,
     /// Devices whose columns are rebuilt on other devices while they take no writes.
     pub(crate) given_up: Mutex<BTreeSet<DeviceIndex>>,
     /// Segments that needed mending or cleaning for their redundancy when the log was opened.
@@ -123,6 +126,7 @@ impl Log {
             mending: Mutex::default(),
             unmended: Mutex::default(),
             given_up: Mutex::default(),
+            upkeep_limit: UpkeepLimit::default(),
             weak_at_open: 0,
             streams: std::array::from_fn(BulkStream::new),
             pending: RankedMutex::new(PendingRecords::new(parts.next_pos)),
@@ -393,6 +397,10 @@ impl LogStore for Log {
 
     fn mend(&self) -> Result<bool, LogError> {
         self.mend_one()
+    }
+
+    fn upkeep_may_work(&self) -> bool {
+        self.upkeep_limit.may_work()
     }
 
     fn weak_segments(&self) -> usize {

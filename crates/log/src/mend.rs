@@ -10,8 +10,8 @@
 //! due.
 //!
 //! # Invariants
-//! 1. The segment with the fewest columns left is mended first; among equals tables go first, then the
-//!    segment with the most live bytes (`tests/rebuilding.rs`).
+//! 1. The segment with the fewest columns left is mended first; among equals risk goes before rot and rot
+//!    before leaving, then tables, then the segment with the most live bytes (`tests/rebuilding.rs`).
 //! 2. A moved column is durable in its new zone before its move is logged, and the old zone stays as it is
 //!    until the move is durable and older pins are gone (docs/DURABILITY.md, I18).
 //! 3. A column moves to another device only while the pool has a segment's worth of free space beside the
@@ -32,6 +32,7 @@ use warpfire_units::{DeviceIndex, SegmentId, ZoneIndex};
 use crate::log::Log;
 use crate::segment_table::{SegmentEntry, SegmentStage};
 use crate::store::{LogError, LogStore};
+use crate::upkeep_limit::UpkeepLimit;
 
 /// The first zone of a device.
 const FIRST_ZONE: ZoneIndex = ZoneIndex(0);
@@ -65,11 +66,35 @@ pub struct SegmentsAtRisk {
     pub due_bytes: u64,
 }
 
+/// Why a segment has work to do. A segment with several reasons has the first of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum DueReason {
+    /// A column is lost: it missed a write, or its device is given up.
+    Risk,
+    /// A block of it did not verify.
+    Rot,
+    /// A column is on a device that leaves the pool, or behind the end of one that shrinks.
+    Leave,
+}
+
+/// The segments with one reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReasonWork {
+    /// The reason.
+    pub reason: DueReason,
+    /// Their number.
+    pub segments: u64,
+    /// Bytes of their due columns.
+    pub due_bytes: u64,
+}
+
 /// The work that is left until each segment has all its redundancy.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DueWork {
     /// Segments with due columns, those with the fewest columns left first.
     pub at_risk: Vec<SegmentsAtRisk>,
+    /// The same segments by their reasons, in the order of these.
+    pub reasons: Vec<ReasonWork>,
     /// Why nothing is done about some of these segments now.
     pub blocked: Option<Blocked>,
 }
@@ -130,6 +155,21 @@ impl Survey {
         }
     }
 
+    /// The reason of a segment that has a remedy.
+    fn reason(&self, log: &Log, id: SegmentId, entry: &SegmentEntry) -> DueReason {
+        let is_lost = |(device, zone, lost): (DeviceIndex, ZoneIndex, bool)| {
+            let takes_writes = log.pool.takes_writes(device);
+            (lost && takes_writes) || (!takes_writes && self.vacated.contains(device, zone))
+        };
+        if entry.places().any(is_lost) {
+            DueReason::Risk
+        } else if self.unsound.contains(&id) {
+            DueReason::Rot
+        } else {
+            DueReason::Leave
+        }
+    }
+
     fn is_on_vacated(&self, entry: &SegmentEntry) -> bool {
         !self.vacated.is_empty()
             && entry.places().any(|(device, zone, _)| self.vacated.contains(device, zone))
@@ -147,6 +187,12 @@ impl Survey {
 }
 
 impl Log {
+    /// The limit of the work that `mend` does by itself.
+    #[must_use]
+    pub fn upkeep_limit(&self) -> &UpkeepLimit {
+        &self.upkeep_limit
+    }
+
     /// Gives up the devices that are lost now among these: their columns are rebuilt on other devices, until
     /// the next call names other devices. A device that takes writes is not vacated.
     pub fn vacate(&self, devices: BTreeSet<DeviceIndex>) {
@@ -214,6 +260,14 @@ impl Log {
                     due.at_risk[at].due_bytes += due_bytes;
                 }
                 Err(at) => due.at_risk.insert(at, SegmentsAtRisk { left, segments: 1, due_bytes }),
+            }
+            let reason = survey.reason(self, id, entry);
+            match due.reasons.binary_search_by_key(&reason, |work| work.reason) {
+                Ok(at) => {
+                    due.reasons[at].segments += 1;
+                    due.reasons[at].due_bytes += due_bytes;
+                }
+                Err(at) => due.reasons.insert(at, ReasonWork { reason, segments: 1, due_bytes }),
             }
             if remedy == Remedy::Wait {
                 waiting += 1;
@@ -378,6 +432,8 @@ impl Log {
             tracing::warn!(name: "segment_not_mended", %segment, %error, "a segment stays damaged");
         }
         let columns = resilvered.moves.len();
+        self.upkeep_limit
+            .spend(self.bytes_read(segment, &survey, columns), self.column_bytes(segment) * columns as u64);
         if columns == 0 || (resilvered.failure.is_some() && !no_zone) {
             self.unmended.lock().segments.insert(segment);
         }
@@ -397,6 +453,26 @@ impl Log {
         Ok(true)
     }
 
+    /// Bytes of a column of the segment.
+    fn column_bytes(&self, segment: SegmentId) -> u64 {
+        let segment_table = self.segment_table.lock();
+        segment_table.entry(segment).map_or(0, |entry| entry.written_bytes / u64::from(entry.data().max(1)))
+    }
+
+    /// Bytes that were read to rewrite columns of the segment: all of them where rot was looked for, the
+    /// columns themselves where they move from devices that work, and else as many as it has data columns.
+    fn bytes_read(&self, segment: SegmentId, survey: &Survey, columns: usize) -> u64 {
+        let column_bytes = self.column_bytes(segment);
+        let segment_table = self.segment_table.lock();
+        let Some(entry) = segment_table.entry(segment) else { return 0 };
+        let read = match survey.reason(self, segment, entry) {
+            _ if survey.unsound.contains(&segment) => usize::from(entry.data()) + usize::from(entry.parity()),
+            DueReason::Leave => columns,
+            _ => usize::from(entry.data()),
+        };
+        column_bytes * read as u64
+    }
+
     /// Seals the open segments with damage, and those with a column on a vacated device.
     fn seal_for_mending(&self) -> Result<(), LogError> {
         let survey = self.survey();
@@ -413,7 +489,8 @@ impl Log {
     fn most_urgent(&self, survey: &Survey) -> Option<(SegmentId, usize)> {
         let segment_table = self.segment_table.lock();
         let urgency = |id: SegmentId, entry: &SegmentEntry| {
-            (self.columns_left(entry), !entry.is_table(), Reverse(entry.live_bytes()), id)
+            let reason = survey.reason(self, id, entry);
+            (self.columns_left(entry), reason, !entry.is_table(), Reverse(entry.live_bytes()), id)
         };
         let due = |(id, entry): &(SegmentId, &SegmentEntry)| {
             entry.state == SegmentStage::Sealed && survey.remedy(self, *id, entry) == Some(Remedy::Mend)
@@ -424,6 +501,6 @@ impl Log {
         } else {
             segment_table.iter().filter(due).map(|(id, e)| urgency(id, e)).min()
         };
-        most_urgent.map(|(left, _, _, id)| (id, left))
+        most_urgent.map(|(left, .., id)| (id, left))
     }
 }

@@ -228,6 +228,11 @@ pub trait LogStore: Send + Sync + 'static {
     /// checkpoint if the commit log has no room.
     fn mend(&self) -> Result<bool, LogError>;
 
+    /// Whether background threads may mend now: upkeep is not paused, and is not faster than its rate.
+    fn upkeep_may_work(&self) -> bool {
+        true
+    }
+
     /// Number of segments with live bytes and with less redundancy than the devices that take writes allow.
     /// Nothing is read.
     fn weak_segments(&self) -> usize;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use warpfire_env::Device;
 use warpfire_format::fs::{
     Dentry, Extent, ExtentSource, FilesystemRecord, HealthRecord, Inode, InodeContent, InodeEdit, InodeTime,
-    Key, PoolRecordId, SnapshotName, SnapshotRecord, VolumeRecord, decode_counter, decode_region,
+    Key, PoolRecordId, SnapshotName, SnapshotRecord, VolumeRecord, WishesRecord, decode_counter,
+    decode_region,
 };
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_format::table::{Partition, VersionKind};
@@ -202,6 +203,17 @@ fn describe(key: &[u8], value: &[u8], is_operand: bool) -> DumpValue {
                     ("bad_blocks", health.bad_blocks().into()),
                     ("last_scrub_seconds", scrubbed.into()),
                     ("damaged_files", (health.damaged_files.len() as u64 + health.more_damaged_files).into()),
+                ])
+            }
+            Key::Pool(PoolRecordId::Wishes) => {
+                let wishes = WishesRecord::decode(value)?;
+                let (every, rate) = wishes.schedule.map_or((0, 0), |s| (s.every_seconds, s.rate_bytes));
+                DumpValue::Fields(vec![
+                    ("upkeep_paused", u64::from(wishes.is_paused).into()),
+                    ("upkeep_rate_bytes", wishes.rate_bytes.into()),
+                    ("scrub_every_seconds", every.into()),
+                    ("scrub_rate_bytes", rate.into()),
+                    ("scrub_cursor", wishes.round.map_or(0, |round| round.cursor).into()),
                 ])
             }
             Key::Snapshot(..) => {

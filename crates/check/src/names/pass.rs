@@ -2,7 +2,7 @@
 
 use warpfire_format::fs::{
     FilesystemRecord, HealthRecord, Key, PoolRecordId, SnapshotName, SnapshotRecord, VolumeId, VolumeRecord,
-    decode_counter,
+    WishesRecord, decode_counter,
 };
 use warpfire_format::key_hash;
 use warpfire_units::Seq;
@@ -122,6 +122,7 @@ impl<'a> NamesPass<'a> {
         let volume_id = match key {
             Key::Pool(PoolRecordId::Filesystem) => return self.take_filesystem_record(value),
             Key::Pool(PoolRecordId::Health) => return self.take_health_record(value),
+            Key::Pool(PoolRecordId::Wishes) => return self.take_wishes_record(value),
             Key::Snapshot(seq, of) => return self.take_snapshot(seq, of, value),
             Key::SnapshotName(of, name) => return self.take_snapshot_name(of, name, value),
             Key::Pool(PoolRecordId::Volume(v))
@@ -186,6 +187,12 @@ impl<'a> NamesPass<'a> {
     fn take_health_record(&mut self, value: &[u8]) {
         if let Err(e) = HealthRecord::decode(value) {
             self.context.findings.error(FindingCode::PoolRecords, "health record", e);
+        }
+    }
+
+    fn take_wishes_record(&mut self, value: &[u8]) {
+        if let Err(e) = WishesRecord::decode(value) {
+            self.context.findings.error(FindingCode::PoolRecords, "wishes record", e);
         }
     }
 

@@ -38,6 +38,7 @@ pub mod trim;
 pub mod truncate;
 pub mod tx;
 pub mod umount;
+pub mod upkeep;
 pub mod version;
 
 mod confirmation;
@@ -78,6 +79,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Label(args) => label::run(&args),
         Command::Snapshot(args) => snapshot::run(&args),
         Command::Trim(args) => trim::run(&args),
+        Command::Upkeep(args) => upkeep::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Man(args) => man::run(&args),
         Command::Completions(args) => completions::run(&args),

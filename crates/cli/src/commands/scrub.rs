@@ -24,7 +24,8 @@ use warpfire_terminal::{
 use super::damage::{self, DamageOutput};
 use super::mount::control::wire::{Answer, Request};
 use super::mount::control::{ServerConnection, foreign_answer};
-use super::pool;
+use super::upkeep::{self, ScheduleOrder, WishOrder};
+use super::{pool, status};
 use crate::location::PoolName;
 use crate::progress::WorkLine;
 
@@ -34,6 +35,7 @@ Examples:
   warpfire scrub /mnt                the pool that is mounted on a directory
   warpfire scrub --rate 50M /dev/nvme0n1,/dev/nvme1n1
   warpfire scrub --json a.img,b.img
+  warpfire scrub --every 30d --window 01:00-06:00 --rate 200M /mnt
 
 A scrub reads all data, metadata and parity. It rebuilds every block with a wrong checksum and writes it \
 elsewhere, and writes the root to devices that lack the newest one. Before the repair it names the files \
@@ -65,6 +67,15 @@ pub struct Args {
     /// Go on without the missing devices even if they may hold a newer state, and for good.
     #[arg(long)]
     degraded: bool,
+
+    /// Do not scrub now, but from now on each time after so long while the pool is mounted, as 30d, 12h or
+    /// 2w; 'never' ends that. The pool keeps it, with the window and the rate.
+    #[arg(long, value_name = "TIME", value_parser = parse_every, conflicts_with = "degraded")]
+    every: Option<u64>,
+
+    /// The times of day between which scrubs of a schedule read [default: all day].
+    #[arg(long, value_name = "FROM-TO", value_parser = parse_window, requires = "every")]
+    window: Option<(u16, u16)>,
 }
 
 /// fsck(8): errors corrected.
@@ -81,6 +92,40 @@ fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
     let Size(bytes) = text.parse()?;
     let rate = NonZeroU64::new(bytes).filter(|rate| rate.get() >= RATE_BYTES_MIN);
     rate.ok_or_else(|| format!("use at least {}", Size(RATE_BYTES_MIN)))
+}
+
+/// The shortest interval between two scrubs of a schedule.
+const EVERY_SECONDS_MIN: u64 = 60;
+
+/// Seconds of an interval like 30d; 0 for 'never'.
+fn parse_every(text: &str) -> Result<u64, String> {
+    if text == "never" {
+        return Ok(0);
+    }
+    let units = [('s', 1), ('m', 60), ('h', 3600), ('d', 86400), ('w', 7 * 86400)];
+    let seconds = units.iter().find_map(|(unit, seconds)| {
+        let number: u64 = text.strip_suffix(*unit)?.parse().ok()?;
+        number.checked_mul(*seconds)
+    });
+    let seconds = seconds.ok_or("use a number and a unit, as in 30d, 12h or 2w, or 'never'")?;
+    if seconds < EVERY_SECONDS_MIN {
+        return Err(format!("use at least {EVERY_SECONDS_MIN} seconds"));
+    }
+    Ok(seconds)
+}
+
+/// The minutes of the day between two times, as in 01:00-06:00.
+fn parse_window(text: &str) -> Result<(u16, u16), String> {
+    let minute = |time: &str| -> Option<u16> {
+        let (hour, minute) = time.split_once(':')?;
+        let number = |text: &str, below: u16| {
+            let is_number = (1..=2).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<u16>().ok().filter(|number| is_number && *number < below)
+        };
+        Some(number(hour, 24)? * 60 + number(minute, 60)?)
+    };
+    let window = text.split_once('-').and_then(|(from, to)| Some((minute(from)?, minute(to)?)));
+    window.ok_or_else(|| "use two times of day, as in 01:00-06:00".to_owned())
 }
 
 /// How far a scrub is.
@@ -140,6 +185,9 @@ struct ScrubOutput {
 
 /// Scrubs the pool.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    if let Some(every_seconds) = args.every {
+        return schedule(args, every_seconds).map_err(|failure| failure.exit_code(EXIT_UNSCRUBBED));
+    }
     let answer = scrub(args).map_err(|failure| failure.exit_code(EXIT_UNSCRUBBED))?;
     if is_json() {
         print_json(&answer.output())?;
@@ -160,6 +208,16 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         note("devices are missing: reconnect them and scrub again; until then their data has less parity");
     }
     Ok(ExitCode::from(answer.exit_code()))
+}
+
+/// Changes the schedule, and shows it.
+fn schedule(args: &Args, every_seconds: u64) -> Result<ExitCode, Failure> {
+    let window = args.window.unwrap_or_default();
+    let rate_bytes = args.rate.map_or(0, NonZeroU64::get);
+    upkeep::wish(&args.pool, WishOrder::schedule(ScheduleOrder { every_seconds, window, rate_bytes }))?;
+    let upkeep = status::report(&args.pool)?.upkeep;
+    if is_json() { print_json(&upkeep) } else { print(upkeep.schedule_in_words()) }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn scrub(args: &Args) -> Result<ScrubAnswer, Failure> {

@@ -60,6 +60,16 @@ pub fn exact_moment(at: Timestamp) -> String {
     shown_in(zone(), at, &format!("%Y-%m-%d %H:%M:%S.{:09} %:z", at.nanos))
 }
 
+/// The minute of the day, from 0 to 1439.
+#[must_use]
+pub fn minute_of_day(at: Timestamp) -> u16 {
+    let minute = |second: jiff::Timestamp| {
+        let time = second.to_zoned(zone().clone()).time();
+        u16::try_from(i32::from(time.hour()) * 60 + i32::from(time.minute())).expect("a day has 1440 minutes")
+    };
+    jiff::Timestamp::from_second(at.seconds).map_or(0, minute)
+}
+
 fn shown_in(zone: &TimeZone, at: Timestamp, form: &str) -> String {
     match jiff::Timestamp::from_second(at.seconds) {
         Ok(second) => second.to_zoned(zone.clone()).strftime(form).to_string(),

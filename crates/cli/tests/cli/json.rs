@@ -80,6 +80,7 @@ fn every_command_answers_in_documents_of_one_line() {
         ("fsck", "pool", 1),
         ("scrub", "pool", 1),
         ("trim", "pool", 1),
+        ("upkeep", "pool", 1),
         ("device list", "pool", 3),
         ("inspect", "label pool", 1),
         ("inspect", "inode pool:/a", 1),

@@ -208,3 +208,106 @@ fn a_scrub_of_a_mounted_pool_keeps_its_rate_and_ends_with_its_command() {
     pool.0.run(["umount", "mnt"]).succeeded();
     assert!(!slow.wait().expect("it has ended").success());
 }
+
+fn upkeep(pool: &MountedFixture) -> Value {
+    serde_json::from_str(&pool.0.run(["upkeep", "--json", "mnt"]).succeeded()).expect("JSON")
+}
+
+/// Waits for up to a minute.
+fn becomes(pool: &MountedFixture, is_so: impl Fn(&Value) -> bool) -> Value {
+    let mut last = Value::Null;
+    for _ in 0..600 {
+        last = upkeep(pool);
+        if is_so(&last) {
+            return last;
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    panic!("{last}");
+}
+
+#[test]
+fn upkeep_stands_while_it_is_paused_also_after_another_mount() {
+    if !can_mount() {
+        return;
+    }
+    let fixture = Fixture::pool(5, 2, 1, 64);
+    std::fs::create_dir(fixture.path("mnt")).expect("a new directory");
+    let mount = ["mount", "--spare-after", "0", "pool", "mnt"];
+    fixture.run(mount).succeeded();
+    let pool = MountedFixture(fixture);
+    let said = pool.0.run(["upkeep", "mnt"]).succeeded();
+    assert_eq!(said, "upkeep        has nothing to do\nrate          auto\nscrub         by no schedule\n");
+    for n in 0..8 {
+        std::fs::write(pool.0.path(&format!("mnt/{n}")), bytes(n, 4 << 20)).expect("written");
+    }
+    pool.0.run(["upkeep", "mnt", "pause", "--rate", "64M"]).succeeded();
+    pool.0.run(["device", "offline", "mnt", "pool/1.img"]).succeeded();
+    let due = becomes(&pool, |upkeep| upkeep["work"][0]["reason"] == "risk");
+    assert_eq!((&due["paused"], &due["percent"]), (&true.into(), &0.into()), "{due}");
+    std::thread::park_timeout(Duration::from_secs(3));
+    assert_eq!(upkeep(&pool)["work"], due["work"], "nothing moves");
+    let said = pool.0.run(["status", "mnt"]).succeeded();
+    assert!(
+        said.contains("upkeep        is paused; 'warpfire upkeep POOL resume' lets it go on\n"),
+        "{said}"
+    );
+    pool.0.run(["umount", "mnt"]).succeeded();
+    pool.0.run(mount).succeeded();
+    let due = becomes(&pool, |upkeep| upkeep["work"][0]["reason"] == "risk");
+    assert_eq!((&due["paused"], &due["rate_limit_bytes"]), (&true.into(), &(64 << 20).into()), "{due}");
+    std::thread::park_timeout(Duration::from_secs(2));
+    assert_eq!(upkeep(&pool)["done_bytes"], 0);
+    pool.0.run(["upkeep", "mnt", "resume"]).succeeded();
+    let done = becomes(&pool, |upkeep| upkeep["work"].as_array().is_some_and(Vec::is_empty));
+    assert_eq!((&done["paused"], &done["percent"]), (&false.into(), &Value::Null), "{done}");
+    assert!(pool.0.run(["status", "mnt"]).succeeded().contains("1 more may be lost"));
+    pool.0.run(["upkeep", "mnt", "--rate", "auto"]).succeeded();
+    assert_eq!(upkeep(&pool)["rate_limit_bytes"], Value::Null);
+    pool.0.run(["umount", "mnt"]).succeeded();
+}
+
+#[test]
+fn a_scrub_by_schedule_goes_on_where_it_was_after_another_mount_and_repairs_rot() {
+    if !can_mount() {
+        return;
+    }
+    let fixture = Fixture::pool(3, 2, 1, 64);
+    for n in 0..8 {
+        fixture.local("file", bytes(n, 4 << 20));
+        fixture.run(["cp", "file", &format!("pool:/{n}")]).succeeded();
+    }
+    rot(&fixture.path("pool/1.img"));
+    // The wish is taken without a mount too.
+    let said = fixture.run(["scrub", "--every", "30d", "--rate", "4M", "pool"]).succeeded();
+    assert_eq!(said, "scrub         every 30 days, 4 MiB/s\n");
+    let pool = mount(fixture);
+    let running = becomes(&pool, |upkeep| upkeep["scrub"]["segments"].as_u64() > Some(1));
+    assert_eq!(running["scrub"]["ended"], false, "{running}");
+    pool.0.run(["umount", "mnt"]).succeeded();
+    pool.0.run(["mount", "pool", "mnt"]).succeeded();
+    let again = upkeep(&pool);
+    assert_eq!(again["scrub"]["began"], running["scrub"]["began"]);
+    assert!(again["scrub"]["segments"].as_u64() >= running["scrub"]["segments"].as_u64(), "{again}");
+    let limitless = ["scrub", "--every", "30d", "--window", "00:00-00:00", "mnt"];
+    pool.0.run(limitless).succeeded();
+    let ended = becomes(&pool, |upkeep| upkeep["scrub"]["ended"] == true);
+    assert_eq!(ended["scrub"]["began"], running["scrub"]["began"], "{ended}");
+    assert!(ended["scrub"]["damaged_segments"].as_u64() > Some(0), "{ended}");
+    let said = pool.0.run(["scrub", "mnt"]).succeeded();
+    assert!(said.contains("nothing damaged"), "{said}");
+    let said = pool.0.run(["scrub", "--every", "never", "mnt"]).succeeded();
+    assert!(said.starts_with("scrub         by no schedule\n"), "{said}");
+    for wrong in [
+        &["scrub", "--every", "5", "mnt"][..],
+        &["scrub", "--every", "1s", "mnt"],
+        &["scrub", "--window", "01:00-06:00", "mnt"],
+        &["scrub", "--every", "1d", "--window", "1-6", "mnt"],
+        &["scrub", "--every", "1d", "--window", "24:00-06:00", "mnt"],
+        &["upkeep", "mnt", "--rate", "1K"],
+        &["upkeep", "mnt", "stop"],
+    ] {
+        pool.0.run(wrong).failed(2);
+    }
+    pool.0.run(["umount", "mnt"]).succeeded();
+}

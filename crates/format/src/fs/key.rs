@@ -66,6 +66,8 @@ pub enum PoolRecordId {
     Filesystem,
     /// The health record.
     Health,
+    /// The wishes record.
+    Wishes,
     /// The record of a volume.
     Volume(VolumeId),
 }
@@ -187,6 +189,7 @@ impl<'a> Key<'a> {
         match *self {
             Key::Pool(PoolRecordId::Filesystem) => with_rest(VolumeId::POOL, KeyKind::Pool, 1, &[]),
             Key::Pool(PoolRecordId::Health) => with_rest(VolumeId::POOL, KeyKind::Pool, 2, &[]),
+            Key::Pool(PoolRecordId::Wishes) => with_rest(VolumeId::POOL, KeyKind::Pool, 3, &[]),
             Key::Pool(PoolRecordId::Volume(v)) => with_rest(v, KeyKind::Pool, 1, &[]),
             Key::Counter(v, id) => with_rest(v, KeyKind::Counter, id as u64, &[]),
             Key::Inode(v, ino) => inode_key(v, ino),
@@ -224,6 +227,9 @@ impl<'a> Key<'a> {
             },
             k if k == KeyKind::Pool as u8 && id == 2 && volume == VolumeId::POOL => {
                 Key::Pool(PoolRecordId::Health)
+            }
+            k if k == KeyKind::Pool as u8 && id == 3 && volume == VolumeId::POOL => {
+                Key::Pool(PoolRecordId::Wishes)
             }
             k if k == KeyKind::Counter as u8 && id == CounterId::Inodes as u64 => {
                 Key::Counter(volume, CounterId::Inodes)

@@ -16,6 +16,7 @@ mod key;
 mod pool_records;
 mod snapshot;
 mod visit;
+mod wishes;
 mod xattr;
 
 pub use acl::{ACL_ENTRIES_MAX, AclCodingError, AclTag, acl_bytes, decode_acl, encode_acl};
@@ -35,6 +36,7 @@ pub use key::{
 pub use pool_records::{FORMAT_VERSION, FilesystemRecord, VolumeRecord};
 pub use snapshot::{SnapshotName, SnapshotRecord};
 pub use visit::{INLINE_FOREVER_BYTES_MAX, MovedSlices, PackBytes, extents, pointers, relocate};
+pub use wishes::{DAY_MINUTES, ScrubRound, ScrubSchedule, WishesRecord};
 pub use xattr::{XATTR_BYTES_MAX, decode_xattr, encode_xattr};
 
 use crate::{Corrupt, FieldErrors};

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use warpfire_format::fs::{
     CounterId, Dentry, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent, Key, PoolRecordId,
-    SnapshotName, SnapshotRecord, VolumeRecord, decode_counter, decode_region, decode_xattr, flag,
+    SnapshotName, SnapshotRecord, VolumeRecord, WishesRecord, decode_counter, decode_region, decode_xattr,
+    flag,
 };
 use warpfire_meta::{Direction, KeyRange, ScanPage, Storage};
 use warpfire_units::Seq;
@@ -61,6 +62,7 @@ impl CheckedTree {
                 self.next_ino = FilesystemRecord::decode(value).unwrap().next_ino
             }
             Key::Pool(PoolRecordId::Health) => _ = HealthRecord::decode(value).unwrap(),
+            Key::Pool(PoolRecordId::Wishes) => _ = WishesRecord::decode(value).unwrap(),
             Key::Pool(PoolRecordId::Volume(_)) => {
                 assert_eq!(VolumeRecord::decode(value).unwrap().root_ino, 1)
             }

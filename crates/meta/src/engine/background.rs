@@ -53,7 +53,7 @@ impl Threads {
             handles.push(warpfire_env::sync::thread::spawn(move || work(&flusher, EngineInner::flush_step)));
             let compactor = Arc::clone(inner);
             handles.push(warpfire_env::sync::thread::spawn(move || {
-                work(&compactor, EngineInner::compaction_step)
+                work(&compactor, |inner| inner.compaction_step(inner.log.upkeep_may_work()))
             }));
         }
         let stopped = Arc::clone(inner);
@@ -162,11 +162,11 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     }
 
     /// Moves live bytes out of damaged segments, or works for callers that wait for space, or compacts runs,
-    /// or cleans segments if that pays.
-    pub(super) fn compaction_step(&self) -> Result<bool, MetaError> {
+    /// or cleans segments if that pays. Damage is repaired only if `repairs`.
+    pub(super) fn compaction_step(&self, repairs: bool) -> Result<bool, MetaError> {
         self.latch.check()?;
         // Damage first: until it is repaired, one more lost device may lose bytes.
-        if self.repair_step()? {
+        if repairs && self.repair_step()? {
             return Ok(true);
         }
         if self.reclaim_step()? {

@@ -86,7 +86,7 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
     }
 
     fn background_step(&self) -> Result<bool, MetaError> {
-        Ok(self.inner.flush_step()? || self.inner.compaction_step()?)
+        Ok(self.inner.flush_step()? || self.inner.compaction_step(true)?)
     }
 
     fn close(&self) -> Result<(), MetaError> {

@@ -25,6 +25,7 @@ use self::control::served_pool::ServedPool;
 use self::control::socket::ControlSocket;
 use self::interval_trim::IntervalTrim;
 use self::mount_words::{COMMIT_SECONDS, MountWords, SPARE_AFTER_SECONDS, TRIM_SECONDS, TX_TIMEOUT_SECONDS};
+use self::scheduled_scrub::ScheduledScrub;
 use self::service::ServerLog;
 use super::pool;
 use crate::found_pool::search_in;
@@ -37,6 +38,7 @@ pub mod mount_helper;
 mod mount_words;
 pub mod mounted_pool;
 mod remount;
+mod scheduled_scrub;
 mod service;
 
 const EXAMPLES: &str = "\
@@ -374,10 +376,13 @@ fn serve(args: &Args, words: &MountWords, json: bool) -> Result<(), Failure> {
     let trim =
         words.trim_seconds.map(|seconds| IntervalTrim::start(pool.clone(), Duration::from_secs(seconds)));
     let trim = trim.transpose().map_err(no_thread)?;
+    let no_thread = |error| Failure::new(format_args!("cannot scrub the pool: {error}"));
+    let scrub = (!words.read_only).then(|| ScheduledScrub::start(pool.clone()));
+    let scrub = scrub.transpose().map_err(no_thread)?;
     let aborted = session.aborted_transactions();
     let ended = session.wait_with(|| {
         service::notify("STOPPING=1\nSTATUS=writing the last changes");
-        drop(trim);
+        drop((trim, scrub));
         if let Some(socket) = &socket {
             socket.stop();
         }

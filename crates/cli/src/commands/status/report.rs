@@ -181,7 +181,7 @@ impl StatusReport {
         let (stats, health) = (pool.stats(), pool.health());
         let mut report = StatusReport::of(&stats, pool.space().ok(), mounted_at);
         report.health = HealthReport::new(&health, &stats);
-        report.upkeep = UpkeepReport::new(&pool.upkeep());
+        report.upkeep = UpkeepReport::new(&pool.upkeep(), &pool.upkeep_wishes(), pool.scrub_round());
         for device in &mut report.devices {
             let Some(known) = health.devices.get(usize::from(device.index)) else { continue };
             (device.errors_ever, device.bad_blocks_ever) = (known.errors, known.bad_blocks);

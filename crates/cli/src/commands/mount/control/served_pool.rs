@@ -21,6 +21,7 @@ use crate::commands::scrub::{ScrubAnswer, ScrubProgress, pause_nanos};
 use crate::commands::snapshot::{create_in, delete_in, list_in};
 use crate::commands::status::{ErrorReport, StatusReport};
 use crate::commands::trim::TrimOutput;
+use crate::commands::upkeep::{WishOrder, wish_in};
 
 /// A pool that is mounted by this process.
 pub struct ServedPool {
@@ -73,6 +74,16 @@ impl ServedPool {
         self.check_writable()?;
         let (index, available_bytes) = add_to(&self.pool, order)?;
         Ok(Answer::DeviceAdded { index, available_bytes })
+    }
+
+    /// Changes the wishes of the pool.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim).
+    pub fn wish(&self, order: WishOrder) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        wish_in(&self.pool, order)?;
+        Ok(Answer::Wished)
     }
 
     /// Names the pool.

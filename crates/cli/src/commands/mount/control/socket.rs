@@ -222,6 +222,8 @@ impl ControlSocket {
             // Without an answer the client finds its connection closed.
             Ok(Request::AwaitEnd) => return self.await_end(stream).unwrap_or(()),
             Ok(Request::Status) => Ok(pool.status()),
+            // Beside a scrub or a removal, which may take hours.
+            Ok(Request::Wish(order)) => pool.wish(order),
             Ok(Request::Trim) => self.work(stream, number, &mut unsent, |client| pool.trim(client)),
             Ok(Request::AddDevice(order)) => {
                 self.work(stream, number, &mut unsent, |_| pool.add_device(&order))

@@ -19,6 +19,7 @@ use crate::commands::scrub::{ScrubAnswer, ScrubProgress};
 use crate::commands::snapshot::WireSnapshot;
 use crate::commands::status::StatusReport;
 use crate::commands::trim::TrimOutput;
+use crate::commands::upkeep::WishOrder;
 
 /// The version of requests and answers.
 pub const VERSION: u32 = 1;
@@ -74,6 +75,8 @@ pub enum Request {
     },
     /// Take a device online.
     TakeOnline(OnlineOrder),
+    /// Change the wishes of the pool.
+    Wish(WishOrder),
     /// Wait for the end of the mount. The first answer is `awaiting`, at once.
     AwaitEnd,
     /// Verify everything, and repair what parity covers.
@@ -114,6 +117,8 @@ pub enum Answer {
         /// Bytes that can be written to files.
         available_bytes: u64,
     },
+    /// The wishes are changed.
+    Wished,
     /// The pool has its name.
     Labelled,
     /// Segments that are left on a device that is removed, or behind its new end.
