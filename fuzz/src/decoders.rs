@@ -251,7 +251,8 @@ fn valid_roots() -> Vec<Vec<u8>> {
     let point = |epoch| RootPoint { epoch, session: 8, sequence: 3 };
     let device = |uuid, zones, state, is_leaving| {
         let (joined, seen, is_kept_offline) = (1, point(1), state == DeviceUse::Offline);
-        DeviceEntry { uuid, zones, state, is_leaving, is_kept_offline, joined, seen }
+        let is_spare = false;
+        DeviceEntry { uuid, zones, state, is_leaving, is_kept_offline, is_spare, joined, seen }
     };
     let devices =
         [device(uuid(5), 40, DeviceUse::Active, true), device(uuid(6), 41, DeviceUse::Offline, false)];

@@ -25,6 +25,7 @@ pub(crate) const TURNS_MAX: u32 = 8;
 pub struct AddDevice {
     size_bytes: Option<u64>,
     force: bool,
+    spare: bool,
 }
 
 impl AddDevice {
@@ -44,6 +45,13 @@ impl AddDevice {
     #[must_use]
     pub fn force(self, force: bool) -> Self {
         AddDevice { force, ..self }
+    }
+
+    /// Whether the device waits as a spare: it gets no data before another device has been lost for
+    /// [`spare_after`](crate::PoolOptions::spare_after). Then it takes the place of that one.
+    #[must_use]
+    pub fn spare(self, spare: bool) -> Self {
+        AddDevice { spare, ..self }
     }
 }
 
@@ -98,7 +106,12 @@ impl Warpfire {
         let may_hold = |content: DeviceContent| how.force || content == DeviceContent::Pool;
         let mut new = NewDevices::prepare(&[path.to_path_buf()], size_bytes, may_hold)?;
         let device = new.devices.pop().expect("one path is one device");
-        match self.fs().engine().log().pool().add_device(device, how.force, &SystemRandom) {
+        let pool = self.fs().engine().log().pool();
+        let added = match how.spare {
+            true => pool.add_spare(device, how.force, &SystemRandom),
+            false => pool.add_device(device, how.force, &SystemRandom),
+        };
+        match added {
             Ok(index) => Ok(index.0),
             Err(error) => {
                 new.discard();
@@ -197,10 +210,20 @@ impl Warpfire {
             Some(member) if member == index => {
                 return Err(Error::invalid("a device cannot replace itself").of_device(path));
             }
+            Some(spare) if self.is_spare(spare) => {
+                let pool = self.fs().engine().log().pool();
+                pool.use_spare(DeviceIndex(spare), None)?;
+                spare
+            }
             Some(member) => member,
             None => self.add_device(path, how)?,
         };
         Ok(self.remove_device(index, progress)?.then_some(new))
+    }
+
+    fn is_spare(&self, index: u16) -> bool {
+        let spares = self.fs().engine().log().pool().spares();
+        spares.iter().any(|(spare, _)| spare.0 == index)
     }
 
     /// Stops using a device, while the pool is in use and when it is opened again, until it is

@@ -129,6 +129,7 @@ impl OpenPool {
             state: device.state,
             old_copy: device.old_copy,
             is_leaving: device.is_leaving,
+            is_spare: device.is_spare,
             is_slow: device.is_slow,
             size_bytes: u64::from(device.zones) * status.zone_bytes,
             free_bytes: u64::from(device.free_zones) * status.zone_bytes,

@@ -77,6 +77,8 @@ pub struct DeviceStats {
     pub old_copy: Option<String>,
     /// Whether it leaves the pool: it gets no new data, and its data moves to other devices.
     pub is_leaving: bool,
+    /// Whether it is a spare, which takes the place of a device that is lost for long.
+    pub is_spare: bool,
     /// Whether it has not answered for seconds. Reads go round it until it answers.
     pub is_slow: bool,
     /// Bytes of it that the pool uses.

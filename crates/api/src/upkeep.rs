@@ -113,6 +113,9 @@ impl LostDevices {
         let engine = open_pool.fs.engine();
         let given_up = self.given_up(&open_pool.lost_devices(), now_nanos);
         let is_idle = given_up.is_empty();
+        if !is_paused {
+            use_spares(open_pool, &given_up)?;
+        }
         engine.log().vacate(given_up);
         if is_idle || is_paused {
             return Ok(());
@@ -126,6 +129,31 @@ impl LostDevices {
         }
         Ok(())
     }
+}
+
+/// Lets spares take the places of devices that are given up: of those that are to be rebuilt and do not leave
+/// yet. Of the spares that are large enough the smallest is taken, or else the largest.
+fn use_spares(open_pool: &OpenPool, given_up: &BTreeSet<DeviceIndex>) -> Result<()> {
+    let log = open_pool.fs.engine().log();
+    let pool = log.pool();
+    if given_up.is_empty() || pool.spares().is_empty() {
+        return Ok(());
+    }
+    let devices = pool.status().devices;
+    let has_place = |index: &DeviceIndex| {
+        let device = devices.iter().find(|device| device.index == *index);
+        device.filter(|device| !device.is_leaving && !device.is_spare).map(|device| device.zones)
+    };
+    for lost in given_up.iter().filter(|lost| log.segments_on(**lost) > 0) {
+        let Some(zones) = has_place(lost) else { continue };
+        let fitness = |(_, of_spare): &(DeviceIndex, u32)| match *of_spare >= zones {
+            true => (0, *of_spare),
+            false => (1, u32::MAX - *of_spare),
+        };
+        let Some((spare, _)) = pool.spares().into_iter().min_by_key(fitness) else { break };
+        pool.use_spare(spare, Some(*lost))?;
+    }
+    Ok(())
 }
 
 /// Grants what upkeep may move until the next call, and wakes it where it has waited for that.
@@ -250,6 +278,47 @@ mod tests {
         world.sims()[3].inject(Fault::Vanish { after: 0 });
         for (n, path) in paths.iter().enumerate() {
             assert!(fs.read(path).expect("the first device was rebuilt") == content(n), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_spare_takes_the_place_of_a_device_that_stays_lost_and_another_one_may_be_lost() {
+        let mut world = SimWorld::of(19, 3, &DeviceSpec::conventional("flash", 32 << 20));
+        let options = Pool::options().data(2).parity(1).background(false);
+        let fs = options.create_on(world.devices()).expect("blank devices make a pool");
+        let sizes = [48 << 20, 32 << 20];
+        for (n, size) in sizes.iter().enumerate() {
+            let name: &'static str = ["large", "fitting"][n];
+            let device = world.add(DeviceSpec::conventional(name, *size));
+            let pool = fs.fs().engine().log().pool();
+            pool.add_spare(device, false, &warpfire_sim_env::DistinctNumbers).expect("a blank device");
+        }
+        let content =
+            |n: usize| -> Vec<u8> { (0..1 << 20).map(|at| (at / 4096 * 7 + at + n) as u8).collect() };
+        for n in 0..12 {
+            fs.write(format!("/{n}"), content(n)).expect("there is room");
+        }
+        fs.sync().expect("nothing fails");
+        world.sims()[1].inject(Fault::Vanish { after: 0 });
+        fs.write("/more", content(99)).and_then(|()| fs.sync()).expect("parity covers one device");
+        let spares = || fs.stats().devices.iter().map(|device| device.is_spare).collect::<Vec<_>>();
+        let watch = |lost: &LostDevices, now_nanos| {
+            lost.watch(&fs.shared.open_pool, false, now_nanos).expect("nothing fails");
+        };
+        let lost = LostDevices::new(Duration::from_nanos(100));
+        watch(&lost, 1000);
+        assert_eq!(spares(), [false, false, false, true, true], "it may come back");
+        watch(&lost, 1100);
+        assert_eq!(spares(), [false, false, false, true, false], "the smallest that is large enough");
+        // Another session of the server, and the work is not done: no other spare is taken.
+        watch(&LostDevices::new(Duration::ZERO), 1200);
+        assert_eq!(spares(), [false, false, false, true, false]);
+        watch(&lost, 1300);
+        fs.regain_redundancy(|_| std::ops::ControlFlow::Continue(())).expect("the others work");
+        assert_eq!((fs.stats().losses_left, fs.upkeep().at_risk.len()), (Some(1), 0));
+        world.sims()[0].inject(Fault::Vanish { after: 0 });
+        for n in 0..12 {
+            assert!(fs.read(format!("/{n}")).expect("the first device was rebuilt") == content(n), "{n}");
         }
     }
 

@@ -101,7 +101,10 @@ impl LoadedPool {
     /// them.
     pub(crate) fn parity_of_new(&self) -> u8 {
         let takes_columns = |(index, entry): &(DeviceIndex, &DeviceEntry)| {
-            entry.state != DeviceUse::Gone && !entry.is_leaving && self.media.is_present(*index)
+            entry.state != DeviceUse::Gone
+                && !entry.is_leaving
+                && !entry.is_spare
+                && self.media.is_present(*index)
         };
         let devices = (0u16..).map(DeviceIndex).zip(&self.table).filter(takes_columns).count();
         u8::try_from(devices.saturating_sub(1)).unwrap_or(u8::MAX).min(self.root.parity)

@@ -16,6 +16,7 @@
 
 pub mod commit;
 mod decode;
+mod device_entry;
 pub mod fs;
 mod hash;
 pub mod log_frame;

@@ -9,18 +9,18 @@
 //!      0      4  CRC32C of bytes 4 to 4095             0    64n  device table, in index order
 //!      4      4  magic "WfRt"                        64n      …  payload
 //!      8      1  version: 2
-//!      9      1  m, parity columns                device table entry
-//!     10      2  k, data columns, not zero        offset  bytes
-//!     12      2  index of this device                  0     16  device uuid
-//!     14      2  n, devices in the table              16      4  zones on the device
-//!     16     16  pool uuid                            20      1  state: 1 active, 4 offline, 5 gone
-//!     32     16  uuid of this device                  21      1  flags: bit 0 leaving, 1 kept offline
-//!     48      8  sequence, not zero                   22      2  zero
-//!     56      4  epoch, not zero                      24      4  epoch in which the device joined
-//!     60      4  zone_blocks: blocks per zone         28      4  seen: epoch, not zero
-//!     64      4  body bytes                           32      8  seen: session, not zero
-//!     68      4  CRC32C of the body                   40      8  seen: sequence, not zero
-//!     72      8  time the pool was made,              48     16  zero
+//!      9      1  m, parity columns                device table entry: `device_entry.rs`
+//!     10      2  k, data columns, not zero
+//!     12      2  index of this device
+//!     14      2  n, devices in the table
+//!     16     16  pool uuid
+//!     32     16  uuid of this device
+//!     48      8  sequence, not zero
+//!     56      4  epoch, not zero
+//!     60      4  zone_blocks: blocks per zone
+//!     64      4  body bytes
+//!     68      4  CRC32C of the body
+//!     72      8  time the pool was made,
 //!                seconds since 1970 (i64)          earlier session
 //!     80      8  features needed to read           offset  bytes
 //!     88      8  features needed to write               0      4  epoch
@@ -37,15 +37,16 @@
 
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, PARITY_MAX};
 
+pub use crate::device_entry::{DeviceEntry, DeviceUse};
 pub use crate::pool_label::PoolLabel;
 pub use crate::unsupported::{FeatureBits, Unsupported};
 
 use crate::decode::only_zeroes;
+use crate::device_entry::{ENTRY_BYTES, TABLE};
 use crate::{Corrupt, FieldErrors, Reader, Uuid, crc32c};
 
 const MAGIC: [u8; 4] = *b"WfRt";
 pub(crate) const VERSION: u8 = 2;
-const ENTRY_BYTES: usize = 64;
 
 /// Earlier sessions that a root names, at most.
 pub const EARLIER_MAX: usize = 16;
@@ -55,10 +56,6 @@ const KNOWN_FEATURES: u64 = 0;
 
 const INHERITED: u8 = 1;
 const NARROW: u8 = 2;
-
-/// Flags of a table entry.
-const LEAVING: u8 = 1;
-const KEPT_OFFLINE: u8 = 2;
 
 /// Fewest blocks in a zone.
 pub const ZONE_BLOCKS_MIN: u32 = 16;
@@ -72,7 +69,6 @@ const VERSION_BAD: Corrupt = Corrupt::new(102, "root of an unknown version");
 const FIELD: Corrupt = Corrupt::new(103, "root header with an impossible field");
 const PADDING: Corrupt = Corrupt::new(104, "root padding is not zero");
 const BODY: Corrupt = Corrupt::new(105, "root body does not match its checksum");
-const TABLE: Corrupt = Corrupt::new(106, "root with an impossible device table");
 const FEATURES: Corrupt = Corrupt::new(107, "root of a pool that needs features unknown to this version");
 const HISTORY: Corrupt = Corrupt::new(109, "root with an impossible history of sessions");
 
@@ -100,50 +96,6 @@ pub struct EarlierSession {
     pub is_narrow: bool,
     /// Whether that root is inherited ([`RootHeader::is_inherited`]).
     pub is_inherited: bool,
-}
-
-/// Whether the pool uses a device. 2 and 3 on flash are reserved.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DeviceUse {
-    /// The session that wrote the root writes the device.
-    Active,
-    /// The session that wrote the root does not write the device: it is missing, has failed, or was taken
-    /// offline.
-    Offline,
-    /// The device was removed from the pool. Its entry keeps the indexes of the others.
-    Gone,
-}
-
-impl DeviceUse {
-    fn code(self) -> u8 {
-        match self {
-            DeviceUse::Active => 1,
-            DeviceUse::Offline => 4,
-            DeviceUse::Gone => 5,
-        }
-    }
-}
-
-/// One entry of the device table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeviceEntry {
-    /// The device's permanent name.
-    pub uuid: Uuid,
-    /// Zones on the device, the two root zones included.
-    pub zones: u32,
-    /// Whether the session that wrote the root writes the device.
-    pub state: DeviceUse,
-    /// Whether the device is to leave the pool: no zone of it is taken any more, and its columns move to
-    /// other devices. A device that is gone is not leaving.
-    pub is_leaving: bool,
-    /// Whether the pool does not use the device, present or not, until somebody takes it online. Such a
-    /// device is offline.
-    pub is_kept_offline: bool,
-    /// Epoch of the session in which the device joined the pool, not zero.
-    pub joined: u32,
-    /// The newest session of which the device is known to hold a root, and the newest root that this session
-    /// wrote while it wrote the device. The device may hold an older one.
-    pub seen: RootPoint,
 }
 
 /// Whether an intact root header is of a pool that this version cannot read.
@@ -214,18 +166,7 @@ pub struct RootHeader {
 #[must_use]
 pub fn encode_body(devices: &[DeviceEntry], payload: &[u8]) -> Vec<u8> {
     let mut body = Vec::with_capacity(table_bytes(devices.len()) + payload.len());
-    for d in devices {
-        body.extend_from_slice(&d.uuid.get().to_le_bytes());
-        body.extend_from_slice(&d.zones.to_le_bytes());
-        debug_assert!(!d.is_kept_offline || d.state == DeviceUse::Offline, "it is not in use");
-        let flags = flag(d.is_leaving, LEAVING) | flag(d.is_kept_offline, KEPT_OFFLINE);
-        body.extend_from_slice(&[d.state.code(), flags, 0, 0]);
-        body.extend_from_slice(&d.joined.to_le_bytes());
-        body.extend_from_slice(&d.seen.epoch.to_le_bytes());
-        body.extend_from_slice(&d.seen.session.to_le_bytes());
-        body.extend_from_slice(&d.seen.sequence.to_le_bytes());
-        body.extend_from_slice(&[0; 16]);
-    }
+    devices.iter().for_each(|entry| entry.encode(&mut body));
     body.extend_from_slice(payload);
     body
 }
@@ -414,7 +355,7 @@ impl RootHeader {
         let mut c = Reader::new(body, &TABLE_FIELDS);
         let mut devices = Vec::with_capacity(usize::from(self.device_count));
         for _ in 0..self.device_count {
-            devices.push(decode_entry(&mut c)?);
+            devices.push(DeviceEntry::decode(&mut c)?);
         }
         // Each device stands in the table once, and the header names the device at its own index.
         let mut uuids: Vec<Uuid> = devices.iter().map(|d| d.uuid).collect();
@@ -434,7 +375,7 @@ fn flag(is_set: bool, bit: u8) -> u8 {
 }
 
 /// Zero is never valid.
-fn is_point(p: &RootPoint) -> bool {
+pub(crate) fn is_point(p: &RootPoint) -> bool {
     p.epoch > 0 && p.session > 0 && p.sequence > 0
 }
 
@@ -446,30 +387,6 @@ fn decode_earlier(c: &mut Reader<'_>) -> Result<EarlierSession, Corrupt> {
     let has = |flag: u8| flags & u32::from(flag) != 0;
     let last = RootPoint { epoch, session, sequence };
     Ok(EarlierSession { last, is_narrow: has(NARROW), is_inherited: has(INHERITED) })
-}
-
-fn decode_entry(c: &mut Reader<'_>) -> Result<DeviceEntry, Corrupt> {
-    let uuid = Uuid::new(c.u128()?).ok_or(TABLE)?;
-    let zones = c.u32()?;
-    let state = match c.u8()? {
-        1 => DeviceUse::Active,
-        4 => DeviceUse::Offline,
-        5 => DeviceUse::Gone,
-        _ => return Err(TABLE),
-    };
-    let flags = c.u8()?;
-    let (is_leaving, is_kept_offline) = (flags & LEAVING != 0, flags & KEPT_OFFLINE != 0);
-    only_zeroes(&c.array::<2>()?, TABLE)?;
-    let joined = c.u32()?;
-    let seen = RootPoint { epoch: c.u32()?, session: c.u64()?, sequence: c.u64()? };
-    only_zeroes(&c.array::<16>()?, TABLE)?;
-    let is_known = flags & !(LEAVING | KEPT_OFFLINE) == 0
-        && (!is_leaving || state != DeviceUse::Gone)
-        && (!is_kept_offline || state == DeviceUse::Offline);
-    if !is_known || joined == 0 || !is_point(&seen) {
-        return Err(TABLE);
-    }
-    Ok(DeviceEntry { uuid, zones, state, is_leaving, is_kept_offline, joined, seen })
 }
 
 #[cfg(test)]
@@ -488,6 +405,7 @@ mod tests {
             state: if n == 3 { DeviceUse::Offline } else { DeviceUse::Active },
             is_leaving: n == 3,
             is_kept_offline: n == 3,
+            is_spare: false,
             joined: 1,
             seen: point(n, 0x77, 6),
         };
@@ -661,7 +579,9 @@ mod tests {
             (20, 6),
             (21, 2),
             (21, 3),
-            (21, 4),
+            (21, 5),
+            (21, 8),
+            (149, 7),
             (22, 1),
             (148, 5),
             (24, 0),
@@ -674,6 +594,11 @@ mod tests {
             bad[at] = value;
             assert_eq!(sample(&bad).decode_body(&bad), Err(TABLE), "byte {at} is {value}");
         }
+        let spare = DeviceEntry { is_spare: true, ..table()[0] };
+        let with_spare = encode_body(&[spare, table()[1], table()[2]], b"");
+        assert_eq!(with_spare[21], 4);
+        let (decoded, _) = sample(&with_spare).decode_body(&with_spare).unwrap();
+        assert_eq!(decoded[0], spare);
     }
 
     proptest::proptest! {

@@ -109,6 +109,8 @@ pub struct DeviceStatus {
     pub old_copy: Option<String>,
     /// Whether it leaves the pool: it gets no new columns, and those that it has move to other devices.
     pub is_leaving: bool,
+    /// Whether it waits for the loss of another device: it gets no columns before.
+    pub is_spare: bool,
     /// Whether it owes an answer to an operation that the pool stopped waiting for. Reads go round it.
     pub is_slow: bool,
     /// Number of its zones, the two for roots included.
@@ -455,6 +457,7 @@ impl Pool {
             state: inner.devices.state(index),
             old_copy: inner.old_copy(index),
             is_leaving: entry.is_leaving,
+            is_spare: entry.is_spare,
             is_slow: !inner.devices.answers(index),
             zones: entry.zones,
             free_zones: u32::try_from(zones.free_on(index)).expect("zones are numbered by 32 bits"),

@@ -89,6 +89,7 @@ fn device_table(loaded: &LoadedPool) -> DumpValue {
             ("state", if here { "present" } else { "missing" }.into()),
             ("use", use_word(entry.state).into()),
             ("leaving", u8::from(entry.is_leaving).into()),
+            ("spare", u8::from(entry.is_spare).into()),
             ("kept_offline", u8::from(entry.is_kept_offline).into()),
             ("joined_epoch", entry.joined.into()),
             ("seen_epoch", entry.seen.epoch.into()),

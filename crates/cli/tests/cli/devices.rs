@@ -185,3 +185,39 @@ fn a_device_leaves_a_mounted_pool_while_it_is_written() {
     pool.0.run(["cp", "pool:/more", "back"]).succeeded();
     assert!(std::fs::read(pool.0.path("back")).expect("copied") == bytes(9, 8 << 20));
 }
+
+#[test]
+fn a_spare_of_a_mounted_pool_takes_the_place_of_a_device_that_stays_away() {
+    if !can_mount() {
+        return;
+    }
+    let fixture = Fixture::pool(3, 2, 1, 64);
+    std::fs::create_dir(fixture.path("mnt")).expect("a new directory");
+    fixture.run(["mount", "--spare-after", "0", "pool", "mnt"]).succeeded();
+    let pool = MountedFixture(fixture);
+    std::fs::write(pool.0.path("mnt/file"), bytes(1, 8 << 20)).expect("written");
+    let said = pool.0.run(["device", "add", "--spare", "mnt", "pool/3.img"]).succeeded();
+    assert!(said.contains("new image file, a spare\n"), "{said}");
+    let states = || -> Vec<String> {
+        let listed = documents(&pool.0.run(["device", "list", "--json", "mnt"]).succeeded());
+        listed.iter().map(|device| device["state"].as_str().expect("a word").to_owned()).collect()
+    };
+    assert_eq!(states(), ["present", "present", "present", "spare"]);
+    pool.0.run(["device", "offline", "mnt", "pool/1.img"]).succeeded();
+    let is_rebuilt = (0..600).any(|_| {
+        std::thread::park_timeout(std::time::Duration::from_millis(100));
+        let status = pool.0.run(["status", "mnt"]).succeeded();
+        states()[3] == "present" && status.contains("1 more may be lost") && !status.contains("to rebuild")
+    });
+    assert!(is_rebuilt, "{}", pool.0.run(["status", "mnt"]).succeeded());
+    pool.0.run(["device", "remove", "mnt", "1"]).succeeded();
+    assert_eq!(states(), ["present", "present", "present"]);
+    pool.0.run(["umount", "mnt"]).succeeded();
+    for lost in [0, 2, 3] {
+        let kept: Vec<String> =
+            [0, 2, 3].iter().filter(|n| **n != lost).map(|n| format!("pool/{n}.img")).collect();
+        pool.0.run(["cp", &format!("{}:/file", kept.join(",")), "back"]).succeeded();
+        assert!(std::fs::read(pool.0.path("back")).expect("copied") == bytes(1, 8 << 20), "without {lost}");
+        std::fs::remove_file(pool.0.path("back")).expect("removed");
+    }
+}

@@ -19,7 +19,7 @@
 //!    `write_op` and `reset_zone`; `flush_dirty` flushes written devices only).
 //! 6. `dirty` is set after a write returned and before its caller learns of it. So a flush that begins
 //!    later includes the write.
-//! 7. No zone is taken on a device that leaves the pool (`all_allocatable`).
+//! 7. No zone is taken on a device that leaves the pool, or on a spare (`all_allocatable`).
 //! 8. A *moment* is a number of returns: each device that is taken back adds one. A device that missed no
 //!    write since a moment is in a slot of that moment or an older one (`writes_since`). So a column of a
 //!    segment that was open when its device was away gets no stripe behind those that it missed
@@ -135,6 +135,7 @@ pub(crate) struct Member {
     pub is_leaving: bool,
     /// Whether the pool does not use it, until it is taken online.
     pub is_kept_offline: bool,
+    pub is_spare: bool,
     /// The end of the zones that stay in use; the columns in zones from there on move away.
     pub kept_zones: ZoneIndex,
     /// Whether no durable root names it yet.
@@ -213,6 +214,7 @@ impl DeviceSet {
             zones: entry.zones,
             is_leaving: entry.is_leaving,
             is_kept_offline: entry.is_kept_offline,
+            is_spare: entry.is_spare,
             kept_zones: ALL_ZONES,
             is_joining,
             is_gone: entry.state == DeviceUse::Gone,
@@ -337,10 +339,12 @@ impl Devices {
         set.indexed().filter(|(_, member)| set.is_written(member)).map(|(index, _)| index).collect()
     }
 
-    /// Devices on which zones may be taken: those that take writes and do not leave the pool.
+    /// Devices on which zones may be taken: those that take writes, do not leave the pool, and are no spares.
     pub(crate) fn all_allocatable(&self) -> Vec<DeviceIndex> {
         let set = self.set.load();
-        let may_take = |member: &Member| set.is_written(member) && !member.is_leaving && !member.is_joining;
+        let may_take = |member: &Member| {
+            set.is_written(member) && !member.is_leaving && !member.is_joining && !member.is_spare
+        };
         set.indexed().filter(|(_, member)| may_take(member)).map(|(index, _)| index).collect()
     }
 

@@ -66,6 +66,7 @@ impl Pool {
             state: DeviceUse::Active,
             is_leaving: false,
             is_kept_offline: false,
+            is_spare: false,
             joined: 1,
             seen: RootPoint { epoch: 1, session, sequence: 1 },
         };

@@ -59,6 +59,30 @@ impl Pool {
         force: bool,
         random: &dyn Random,
     ) -> Result<DeviceIndex, PoolError> {
+        self.join(device, force, random, false)
+    }
+
+    /// As [`add_device`](Self::add_device), and the device waits for the loss of another one: no zone of it
+    /// is taken before [`use_spare`](Self::use_spare).
+    ///
+    /// # Errors
+    /// As `add_device`.
+    pub fn add_spare(
+        &self,
+        device: Arc<dyn Device>,
+        force: bool,
+        random: &dyn Random,
+    ) -> Result<DeviceIndex, PoolError> {
+        self.join(device, force, random, true)
+    }
+
+    fn join(
+        &self,
+        device: Arc<dyn Device>,
+        force: bool,
+        random: &dyn Random,
+        is_spare: bool,
+    ) -> Result<DeviceIndex, PoolError> {
         let inner = &self.inner;
         inner.check_writable()?;
         let mut roots = inner.roots.lock();
@@ -79,6 +103,7 @@ impl Pool {
             state: DeviceUse::Active,
             is_leaving: false,
             is_kept_offline: false,
+            is_spare,
             joined: self.epoch(),
             seen: point,
         };
@@ -118,7 +143,9 @@ impl Pool {
             return Ok(());
         }
         entry.is_leaving = is_leaving;
-        let staying = table.iter().filter(|e| e.state != DeviceUse::Gone && !e.is_leaving).count();
+        let was_spare = std::mem::take(&mut entry.is_spare);
+        let stays = |e: &&DeviceEntry| e.state != DeviceUse::Gone && !e.is_leaving && !e.is_spare;
+        let staying = table.iter().filter(stays).count();
         let width = usize::from(inner.data) + usize::from(inner.parity);
         if is_leaving && staying < width {
             return Err(MembershipError::TooFew { staying, width }.into());
@@ -126,10 +153,57 @@ impl Pool {
         // Before the root: of the segments that are allocated from now on none is on the device.
         inner.devices.set_leaving(device, is_leaving);
         let written = inner.write_table(&mut roots, table);
-        if written.is_err() {
-            inner.devices.set_leaving(device, !is_leaving);
+        match &written {
+            Ok(()) => inner.devices.set_spare(device, false),
+            Err(_) => inner.devices.set_leaving(device, !is_leaving),
         }
+        debug_assert!(!was_spare || is_leaving, "a spare does not leave");
         written
+    }
+
+    /// Lets a spare take the place of a device: zones of the spare may be taken from now on, and the device,
+    /// if one is named, leaves the pool. Durable on return. A crash leaves the spare waiting, or in use and
+    /// the device leaving.
+    ///
+    /// # Errors
+    /// `Membership` if the pool has no such devices, if `spare` is no spare or takes no writes, or if the
+    /// other one is a spare or leaves already; `OpenForReading`; `Failed` if the root could not be written.
+    pub fn use_spare(&self, spare: DeviceIndex, for_device: Option<DeviceIndex>) -> Result<(), PoolError> {
+        let inner = &self.inner;
+        inner.check_writable()?;
+        let mut roots = inner.roots.lock();
+        let mut table = roots.table.clone();
+        if !inner.devices.writable(spare) {
+            return Err(MembershipError::Away(spare).into());
+        }
+        let entry = member_mut(&mut table, spare).filter(|entry| entry.is_spare);
+        entry.ok_or(MembershipError::Unknown(spare))?.is_spare = false;
+        if let Some(device) = for_device {
+            let has_place =
+                |entry: &&mut DeviceEntry| !entry.is_leaving && !entry.is_spare && device != spare;
+            let entry = member_mut(&mut table, device).filter(has_place);
+            entry.ok_or(MembershipError::Unknown(device))?.is_leaving = true;
+            // Before the root: of the segments that are allocated from now on none is on the device.
+            inner.devices.set_leaving(device, true);
+        }
+        if let Err(error) = inner.write_table(&mut roots, table) {
+            for_device.into_iter().for_each(|device| inner.devices.set_leaving(device, false));
+            return Err(error);
+        }
+        // After the root: no zone of a spare is taken.
+        inner.devices.set_spare(spare, false);
+        let for_device = for_device.map(|device| device.0);
+        tracing::warn!(name: "spare_in_use", spare = spare.0, for_device, "a spare is in use");
+        Ok(())
+    }
+
+    /// The spares that take writes, and their zones.
+    #[must_use]
+    pub fn spares(&self) -> Vec<(DeviceIndex, u32)> {
+        let members = self.inner.devices.members().into_iter();
+        let waits = |index: &DeviceIndex| self.inner.devices.writable(*index);
+        let spares = members.filter(|(index, member)| member.is_spare && !member.is_gone && waits(index));
+        spares.map(|(index, member)| (index, member.zones)).collect()
     }
 }
 
@@ -153,6 +227,7 @@ impl Pool {
             return Err(MembershipError::InUse { device, segments }.into());
         }
         (entry.state, entry.is_leaving) = (DeviceUse::Gone, false);
+        (entry.is_kept_offline, entry.is_spare) = (false, false);
         // The copies of the root count on the other devices only.
         inner.devices.set_gone(device, true);
         if let Err(error) = inner.write_table(&mut roots, table) {

@@ -308,3 +308,68 @@ fn a_cut_at_any_moment_of_a_removal_leaves_the_device_leaving_or_removed() {
         assert_eq!(found.len(), 2, "cuts before the root and after it");
     }
 }
+
+fn is_spare(pool: &Pool) -> Vec<bool> {
+    pool.status().devices.iter().map(|d| d.is_spare).collect()
+}
+
+#[test]
+fn a_spare_gets_no_column_before_it_takes_the_place_of_another_device() {
+    let (mut world, pool) = world(51, 3, 2, 1);
+    let free_before = pool.free_bytes();
+    let added = blank(&mut world);
+    let spare = pool.add_spare(added, false, &DistinctNumbers).unwrap();
+    assert_eq!((is_spare(&pool), pool.free_bytes()), (vec![false, false, false, true], free_before));
+    assert_eq!(pool.spares().len(), 1);
+    let before: Vec<_> = (1..8).map(|n| write_segment(&pool, id(n), &[90_000])).collect();
+    assert!(!before.iter().any(|w| lies_on(w, spare)));
+    let refused = pool.set_leaving(DeviceIndex(0), true).unwrap_err();
+    let too_few = MembershipError::TooFew { staying: 2, width: 3 };
+    assert_eq!(refused, PoolError::Membership(too_few), "a spare does not count for a width");
+    pool.write_root(b"state").unwrap();
+    drop(pool);
+
+    let all: Vec<_> = before.iter().collect();
+    let pool = open_with(devices_without(&world, &[1]), &all);
+    assert_eq!(is_spare(&pool), [false, false, false, true]);
+    let lost = DeviceIndex(1);
+    for (spare, lost) in [(DeviceIndex(0), lost), (spare, spare), (spare, DeviceIndex(9))] {
+        assert!(matches!(pool.use_spare(spare, Some(lost)), Err(PoolError::Membership(_))), "{spare} {lost}");
+    }
+    assert_eq!(is_spare(&pool), [false, false, false, true]);
+    pool.use_spare(spare, Some(lost)).unwrap();
+    assert_eq!((is_spare(&pool), is_leaving(&pool)), (vec![false; 4], vec![false, true, false, false]));
+    let after = write_segment(&pool, id(20), &[90_000]);
+    assert!(lies_on(&after, spare), "it is one of the three that are left");
+    pool.write_root(b"state").unwrap();
+    drop(pool);
+    let (pool, _) = open(world.devices()).unwrap();
+    assert_eq!((is_spare(&pool), is_leaving(&pool)), (vec![false; 4], vec![false, true, false, false]));
+}
+
+#[test]
+fn a_cut_at_any_moment_in_which_a_spare_is_taken_leaves_it_waiting_or_in_place() {
+    let (mut world, pool) = world(52, 3, 2, 1);
+    let added = blank(&mut world);
+    let spare = pool.add_spare(added, false, &DistinctNumbers).unwrap();
+    let written = write_segment(&pool, id(1), &[90_000]);
+    pool.write_root(b"state").unwrap();
+    drop(pool);
+    let pool = open_with(devices_without(&world, &[1]), &[&written]);
+    world.record();
+    pool.use_spare(spare, Some(DeviceIndex(1))).unwrap();
+    let recording = world.take_recording().unwrap();
+    let mut replay = recording.replay();
+    let mut found = BTreeSet::new();
+    while replay.advance().is_some() {
+        for cut in replay.cuts(8, 7) {
+            let crashed = replay.cut(&cut);
+            let pool = open_with(devices_without(&crashed, &[1]), &[&written]);
+            assert_reads(&pool, &written);
+            let state = (is_spare(&pool)[3], is_leaving(&pool)[1]);
+            assert!(state == (true, false) || state == (false, true), "{state:?} after {cut:?}");
+            found.insert(state);
+        }
+    }
+    assert_eq!(found.len(), 2, "cuts before the root and after it");
+}

@@ -351,3 +351,20 @@ fn a_pool_that_needs_a_device_that_is_kept_offline_opens_when_it_is_named_online
     drop(pool);
     assert_eq!(state(&open(devices()).unwrap().0), DeviceState::Present);
 }
+
+/// The entry of the removed device said that it is gone and kept offline, which no opening accepts. So the
+/// newest root could not be read.
+#[test]
+fn a_device_that_is_offline_leaves_the_pool() {
+    let (world, pool) = world(61, 4, 2, 1);
+    pool.take_offline(AWAY).unwrap();
+    let written = write_segment(&pool, id(1), &[90_000]);
+    pool.set_leaving(AWAY, true).unwrap();
+    pool.remove_device(AWAY).unwrap();
+    pool.write_root(b"state").unwrap();
+    drop(pool);
+    let (pool, root) = open(world.devices()).unwrap();
+    assert_eq!((root.payload.as_slice(), pool.status().devices.len()), (&b"state"[..], 3));
+    pool.adopt(&written.descriptor).unwrap();
+    assert_reads(&pool, &written);
+}

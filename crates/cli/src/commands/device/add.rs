@@ -46,6 +46,10 @@ pub struct Args {
     #[arg(long)]
     force: bool,
 
+    /// Keep the devices as spares: one takes the place of a device that stays lost.
+    #[arg(long)]
+    spare: bool,
+
     /// Show the plan, and change nothing.
     #[arg(long)]
     dry_run: bool,
@@ -64,6 +68,9 @@ pub struct AddOrder {
     pub size_bytes: u64,
     /// Whether to overwrite what the device holds.
     pub force: bool,
+    /// Whether it waits as a spare.
+    #[serde(default)]
+    pub spare: bool,
 }
 
 /// A device that was added to a pool, or with `--dry-run` one that would be.
@@ -91,7 +98,7 @@ pub struct AddedDevice {
 /// # Errors
 /// The device cannot join, or the pool takes no changes.
 pub fn add_to(pool: &Warpfire, order: &AddOrder) -> Result<(u16, u64), Failure> {
-    let how = AddDevice::new().size_bytes(order.size_bytes).force(order.force);
+    let how = AddDevice::new().size_bytes(order.size_bytes).force(order.force).spare(order.spare);
     let index = pool.add_device(&order.path, &how).map_err(|error| Failure::pool(&error))?;
     let available_bytes = pool.space().map_or(0, |space| space.available_bytes);
     Ok((index, available_bytes))
@@ -106,6 +113,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         .devices
         .iter()
         .map(|path| plan(path, args.size, args.force, &report))
+        .map(|planned| planned.map(|(order, added)| (AddOrder { spare: args.spare, ..order }, added)))
         .collect::<Result<_, Failure>>()?;
     if !is_json() {
         print(in_words(&report, &plans))?;
@@ -213,7 +221,7 @@ pub(super) fn plan(
             .hint("name another device, or overwrite this one with --force")
             .of_path(path));
     }
-    let order = AddOrder { path: absolute, size_bytes, force };
+    let order = AddOrder { path: absolute, size_bytes, force, spare: false };
     let (index, available_bytes) = (None, None);
     let (path, path_bytes) = (path_text(path), path_bytes(path));
     Ok((order, AddedDevice { index, path, path_bytes, size_bytes, is_new, overwrites, available_bytes }))
@@ -245,5 +253,6 @@ pub(super) fn line_of(order: &AddOrder, planned: &AddedDevice) -> String {
         (None, false) if is_block_device(&order.path) => "block device".to_owned(),
         (None, false) => "image file".to_owned(),
     };
+    let kind = if order.spare { format!("{kind}, a spare") } else { kind };
     format!("  {}  {}  {kind}\n", quoted(planned.path.as_ref()), Size(planned.size_bytes))
 }

@@ -28,6 +28,7 @@ Examples:
   warpfire device add pool pool/6.img      one more image file, in use at once
   warpfire device add /mnt /dev/nvme3n1    to a pool that is mounted
   warpfire device add --dry-run pool new.img
+  warpfire device add --spare /mnt /dev/sde  takes the place of one that is lost
   warpfire device remove /mnt pool/2.img   its data moves to the others
   warpfire device remove pool 3            device 3, which is missing
   warpfire device replace /mnt /dev/sdc /dev/sdd

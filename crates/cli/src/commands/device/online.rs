@@ -166,7 +166,7 @@ fn label_index(report: Option<&StatusReport>, args: &Args) -> Result<u16, Failur
         return Err(refused(format_args!("{} has left the pool", shown(path)))
             .hint("'warpfire device add' makes it a new device of the pool"));
     };
-    if matches!(device.state.as_str(), "present" | "slow" | "leaving") {
+    if matches!(device.state.as_str(), "present" | "slow" | "leaving" | "spare") {
         return Err(refused(format_args!("{} is online already", shown(path))));
     }
     Ok(label.device)

@@ -14,7 +14,7 @@ use crate::commands::device::{is_away, named, used_bytes};
 use crate::commands::mount::control::wire::{Answer, Request};
 use crate::commands::mount::control::{ServerConnection, foreign_answer};
 use crate::commands::pool;
-use crate::commands::status::{self, StatusReport};
+use crate::commands::status::{self, DeviceReport, StatusReport};
 use crate::location::PoolName;
 use crate::progress::WorkLine;
 
@@ -122,7 +122,9 @@ fn remove_unmounted(name: &PoolName, index: u16, show: impl Fn(u64)) -> Result<u
 
 fn refuse_too_few(pool: &StatusReport, device: &Path) -> Result<(), Failure> {
     let width = usize::from(pool.data) + usize::from(pool.parity);
-    let stays = pool.devices.iter().filter(|d| d.state != "leaving").count() - 1;
+    let takes_data = |d: &&DeviceReport| !matches!(d.state.as_str(), "leaving" | "spare");
+    let is_it = named(pool, device).is_ok_and(|it| takes_data(&it));
+    let stays = pool.devices.iter().filter(takes_data).count() - usize::from(is_it);
     if stays >= width {
         return Ok(());
     }

@@ -243,7 +243,7 @@ fn done_before(args: &Args, new: Option<&DeviceReport>) -> Result<(), Failure> {
 fn in_pool(args: &Args, member: &DeviceReport) -> Result<(AddOrder, AddedDevice), Failure> {
     let path: &Path = &args.new;
     let absolute = std::path::absolute(path).map_err(|error| Failure::local(path, &error))?;
-    let order = AddOrder { path: absolute, size_bytes: member.size_bytes, force: false };
+    let order = AddOrder { path: absolute, size_bytes: member.size_bytes, force: false, spare: false };
     let planned = AddedDevice {
         index: Some(member.index),
         path: path.display().to_string(),

@@ -83,7 +83,8 @@ pub struct DeviceReport {
     /// Its path, unless it is missing.
     pub name: Option<String>,
     /// `present`, `slow` (it does not answer, and reads go round it), `leaving` (its data moves to other
-    /// devices), `missing`, `failed`, `gone` or `offline` (not used until it is taken online).
+    /// devices), `spare` (it takes the place of a device that stays lost), `missing`, `failed`, `gone` or
+    /// `offline` (not used until it is taken online).
     pub state: String,
     /// The path of an old copy of it that was named instead of it, and is not used.
     #[serde(default)]
@@ -349,8 +350,9 @@ impl StatusReport {
     }
 
     fn redundancy(&self) -> String {
-        let is_away =
-            |device: &&DeviceReport| !matches!(device.state.as_str(), "present" | "slow" | "leaving");
+        let is_away = |device: &&DeviceReport| {
+            !matches!(device.state.as_str(), "present" | "slow" | "leaving" | "spare")
+        };
         let away = self.devices.iter().filter(is_away).count();
         let offline = self.devices.iter().filter(|device| device.state == "offline").count();
         let how = match offline {
@@ -453,6 +455,7 @@ fn state_word(device: &warpfire::DeviceStats) -> &'static str {
     match device.state {
         DeviceState::Present if device.is_slow => "slow",
         DeviceState::Present if device.is_leaving => "leaving",
+        DeviceState::Present if device.is_spare => "spare",
         DeviceState::Present => "present",
         DeviceState::Missing => "missing",
         DeviceState::Failed => "failed",

@@ -29,6 +29,11 @@ impl Devices {
         self.change_member(index, |member| member.is_leaving = is_leaving);
     }
 
+    /// Decides whether a device waits for the loss of another one.
+    pub(crate) fn set_spare(&self, index: DeviceIndex, is_spare: bool) {
+        self.change_member(index, |member| member.is_spare = is_spare);
+    }
+
     /// Decides which zones of a device stay in use.
     pub(crate) fn set_kept_zones(&self, index: DeviceIndex, kept_zones: Option<ZoneIndex>) {
         self.change_member(index, |member| member.kept_zones = kept_zones.unwrap_or(ALL_ZONES));
