@@ -41,6 +41,7 @@ mod diff;
 mod dir;
 mod error;
 mod file;
+mod frozen;
 mod health;
 mod identity;
 mod members;
@@ -94,6 +95,6 @@ pub use warpfire_fs::SpaceInfo;
 /// The bound of the parameter of [`Warpfire`], [`Dir`] and [`File`], for functions that work on a pool and
 /// inside a transaction alike.
 pub use warpfire_meta::Storage;
-pub use warpfire_pool::{ZONES_MIN, device_bytes_min};
+pub use warpfire_pool::{FrozenState, ZONES_MIN, device_bytes_min};
 pub use warpfire_units::{COLUMNS_MAX, PARITY_MAX};
 pub use wishes::{ScrubRound, ScrubRoundStep, ScrubSchedule, UpkeepWishes};

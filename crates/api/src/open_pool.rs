@@ -9,7 +9,7 @@ use warpfire_format::log_state;
 use warpfire_fs::{AtimeMode, Fs, FsOptions, FsSchema};
 use warpfire_log::{Log, LogStore, RecoveredLog};
 use warpfire_meta::{Background, EngineOptions, MemoryLimits};
-use warpfire_pool::{CreateOptions, DeviceSetError, DeviceState, Pool};
+use warpfire_pool::{CreateOptions, DeviceSetError, DeviceState, FrozenState, Pool};
 use warpfire_units::DeviceIndex;
 
 use crate::cache_size;
@@ -96,6 +96,11 @@ impl OpenPool {
     /// Whether the pool is open for reading.
     pub fn is_read_only(&self) -> bool {
         self.pool.is_for_reading()
+    }
+
+    /// As [`Pool::freeze`].
+    pub fn freeze<T>(&self, load: impl FnOnce(&[Arc<dyn Device>]) -> T) -> (FrozenState, T) {
+        self.pool.freeze(load)
     }
 
     /// The devices that take no writes.

@@ -37,4 +37,4 @@ pub use code::FindingCode;
 pub use damage::{ByteRange, DamageReport, FileDamage, MetadataDamage};
 pub use options::{CheckError, CheckOptions, CheckPhase, CheckProgress};
 pub use report::{CheckReport, Finding, LISTED_MAX, Severity, Totals};
-pub use run::check;
+pub use run::{LoadedCheck, check};

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warpfire_env::{Clock, SystemClock};
 use warpfire_format::root::Unsupported;
 
@@ -22,8 +23,9 @@ pub struct CheckOptions {
     pub max_memory_bytes: u64,
     /// The clock for the rates in the report.
     pub clock: Arc<dyn Clock>,
-    /// Called from time to time with the progress of the check.
-    pub progress: Option<Arc<dyn Fn(CheckProgress) + Send + Sync>>,
+    /// Called from time to time with the progress of the check. `Break` ends the check:
+    /// [`CheckError::Stopped`].
+    pub progress: Option<Arc<dyn Fn(CheckProgress) -> ControlFlow<()> + Send + Sync>>,
 }
 
 impl Default for CheckOptions {
@@ -49,7 +51,7 @@ impl fmt::Debug for CheckOptions {
 }
 
 /// A stage of the check.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckPhase {
     /// Roots and the commit log.
@@ -60,8 +62,20 @@ pub enum CheckPhase {
     Names,
 }
 
+impl CheckPhase {
+    /// The subject of the stage, in words.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            CheckPhase::Log => "commit log",
+            CheckPhase::Stripes => "stripes",
+            CheckPhase::Names => "names",
+        }
+    }
+}
+
 /// The progress of a check.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CheckProgress {
     /// The current stage.
     pub phase: CheckPhase,
@@ -95,4 +109,7 @@ pub enum CheckError {
         /// Allowed memory, in bytes.
         allowed_bytes: u64,
     },
+    /// The progress function has ended the check.
+    #[error("the check was stopped")]
+    Stopped,
 }

@@ -1,5 +1,6 @@
 //! The whole check, bottom up.
 
+use std::fmt;
 use std::sync::Arc;
 
 use warpfire_env::Device;
@@ -21,49 +22,93 @@ const PROGRESS_EVERY_BYTES: u64 = 16 << 20;
 /// Checks a pool. Devices may come in any order. Up to m of them may be missing without loss.
 ///
 /// # Errors
-/// [`CheckError`], if there is no pool to check or the allowed memory is too small. Damage inside a pool is a
-/// finding and not an error.
+/// [`CheckError`], if there is no pool to check, the allowed memory is too small, or the progress function
+/// ends the check. Damage inside a pool is a finding and not an error.
 pub fn check(devices: &[Arc<dyn Device>], options: &CheckOptions) -> Result<CheckReport, CheckError> {
-    let findings = Findings::default();
-    let mut totals = Totals::default();
-    let began = options.clock.monotonic_nanos();
-    report_progress(options, CheckPhase::Log, 0, 1);
-    let mut loaded = load(devices, &mut totals, &findings)?;
-    check_newer_sessions(&loaded, &findings);
-    report_progress(options, CheckPhase::Log, 1, 1);
-    // Stripes come before names: they say which bytes of each segment are payload, and pointers must name
-    // payload.
-    let log_read = options.clock.monotonic_nanos();
-    let mut stripes = StripesStage::new(&loaded, options);
-    let mut files = DamagedFiles::new(options.max_memory_bytes);
-    let mut ledger = DamageLedger::default();
-    while !stripes.check(&mut loaded, options, &mut ledger, &mut totals, &findings) {
-        name_part(&loaded, &mut ledger, &mut files);
-        ledger.settle(&mut totals, &findings);
-    }
-    let stripes_read = options.clock.monotonic_nanos();
-    let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
-    let has_damage = !ledger.is_empty();
-    let mut namer = FileNamer::new(&loaded, &mut ledger, &mut files, true, &mut reader);
-    let naming = has_damage.then_some(&mut namer);
-    let lost = names::check_names(&loaded, options, &mut reader, naming, &mut totals, &findings)?;
-    namer.take_snapshots(&loaded, &mut reader);
-    namer.take_metadata(&loaded, &lost, &mut reader);
-    let damage = files.finish(&loaded, &mut reader);
-    ledger.settle(&mut totals, &findings);
-    drop(reader);
-    let ended = options.clock.monotonic_nanos();
-    totals.stripe_nanos = stripes_read - log_read;
-    totals.name_nanos = ended - stripes_read;
-    totals.nanos = ended - began;
-    totals.bytes_read = loaded.media.bytes_read();
-    Ok(findings.into_report(totals, damage))
+    report_progress(options, CheckPhase::Log, 0, 1)?;
+    LoadedCheck::load(devices, options)?.run(options)
 }
 
-pub(crate) fn report_progress(options: &CheckOptions, phase: CheckPhase, done: u64, total: u64) {
-    if let Some(progress) = &options.progress {
-        progress(CheckProgress { phase, done, total });
+/// A check that has read the roots and the commit log of a pool. So it knows which bytes it reads later. A
+/// program that writes the pool may go on then, if it leaves these bytes as they are.
+#[must_use = "it has checked nothing yet"]
+pub struct LoadedCheck {
+    loaded: LoadedPool,
+    findings: Findings,
+    totals: Totals,
+    /// Time that the load took.
+    load_nanos: u64,
+}
+
+impl fmt::Debug for LoadedCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadedCheck").field("totals", &self.totals).finish_non_exhaustive()
     }
+}
+
+impl LoadedCheck {
+    /// Reads roots and commit log.
+    ///
+    /// # Errors
+    /// As [`check`].
+    pub fn load(devices: &[Arc<dyn Device>], options: &CheckOptions) -> Result<LoadedCheck, CheckError> {
+        let began = options.clock.monotonic_nanos();
+        let (mut totals, findings) = (Totals::default(), Findings::default());
+        let loaded = load(devices, &mut totals, &findings)?;
+        Ok(LoadedCheck { loaded, findings, totals, load_nanos: options.clock.monotonic_nanos() - began })
+    }
+
+    /// Checks all the rest.
+    ///
+    /// # Errors
+    /// As [`check`].
+    pub fn run(self, options: &CheckOptions) -> Result<CheckReport, CheckError> {
+        let LoadedCheck { mut loaded, findings, mut totals, load_nanos } = self;
+        let began = options.clock.monotonic_nanos();
+        check_newer_sessions(&loaded, &findings);
+        report_progress(options, CheckPhase::Log, 1, 1)?;
+        // Stripes come before names: they say which bytes of each segment are payload, and pointers must name
+        // payload.
+        let log_read = options.clock.monotonic_nanos();
+        let mut stripes = StripesStage::new(&loaded, options);
+        let mut files = DamagedFiles::new(options.max_memory_bytes);
+        let mut ledger = DamageLedger::default();
+        while !stripes.check(&mut loaded, options, &mut ledger, &mut totals, &findings)? {
+            name_part(&loaded, &mut ledger, &mut files);
+            ledger.settle(&mut totals, &findings);
+        }
+        let stripes_read = options.clock.monotonic_nanos();
+        let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
+        let has_damage = !ledger.is_empty();
+        let mut namer = FileNamer::new(&loaded, &mut ledger, &mut files, true, &mut reader);
+        let naming = has_damage.then_some(&mut namer);
+        let lost = names::check_names(&loaded, options, &mut reader, naming, &mut totals, &findings)?;
+        namer.take_snapshots(&loaded, &mut reader);
+        namer.take_metadata(&loaded, &lost, &mut reader);
+        let damage = files.finish(&loaded, &mut reader);
+        ledger.settle(&mut totals, &findings);
+        drop(reader);
+        let ended = options.clock.monotonic_nanos();
+        totals.stripe_nanos = stripes_read - log_read;
+        totals.name_nanos = ended - stripes_read;
+        totals.nanos = load_nanos + (ended - began);
+        totals.bytes_read = loaded.media.bytes_read();
+        Ok(findings.into_report(totals, damage))
+    }
+}
+
+/// Calls the progress function.
+///
+/// # Errors
+/// `Stopped` if it says so.
+pub(crate) fn report_progress(
+    options: &CheckOptions,
+    phase: CheckPhase,
+    done: u64,
+    total: u64,
+) -> Result<(), CheckError> {
+    let flow = options.progress.as_ref().map(|progress| progress(CheckProgress { phase, done, total }));
+    if flow.is_some_and(|flow| flow.is_break()) { Err(CheckError::Stopped) } else { Ok(()) }
 }
 
 /// Names the files of a ledger that has grown to its share of the memory, so that it can be emptied.
@@ -117,6 +162,9 @@ impl StripesStage {
 
     /// Goes on until the last segment, or until the ledger has a quarter of the allowed memory. Returns
     /// whether the last segment is done.
+    ///
+    /// # Errors
+    /// `Stopped`.
     fn check(
         &mut self,
         loaded: &mut LoadedPool,
@@ -124,12 +172,12 @@ impl StripesStage {
         ledger: &mut DamageLedger,
         totals: &mut Totals,
         findings: &Findings,
-    ) -> bool {
+    ) -> Result<bool, CheckError> {
         let done = self.segments_done;
         let parity_of_new = loaded.parity_of_new();
         for segment in loaded.chain.iter_mut().chain(loaded.segments.values_mut()).skip(done) {
             if ledger.bytes() > options.max_memory_bytes / 4 {
-                return false;
+                return Ok(false);
             }
             let is_log = segment.descriptor.kind() == SegmentKind::Mirror;
             // Recovery reads the first segment of the log from this stripe on, and the others whole.
@@ -163,12 +211,12 @@ impl StripesStage {
                 let bytes_before = self.bytes_done;
                 self.bytes_done += bytes_of(&loaded.media, segment, blocks);
                 if bytes_before / PROGRESS_EVERY_BYTES < self.bytes_done / PROGRESS_EVERY_BYTES {
-                    report_progress(options, CheckPhase::Stripes, self.bytes_done, self.bytes);
+                    report_progress(options, CheckPhase::Stripes, self.bytes_done, self.bytes)?;
                 }
             }
         }
         debug_assert_eq!(self.bytes_done, self.bytes, "the bytes of a stage are those of its stripes");
-        report_progress(options, CheckPhase::Stripes, self.bytes, self.bytes);
-        true
+        report_progress(options, CheckPhase::Stripes, self.bytes, self.bytes)?;
+        Ok(true)
     }
 }

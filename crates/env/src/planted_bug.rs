@@ -52,6 +52,8 @@ pub enum PlantedBug {
     ListingOutdated,
     /// The zones of a retired segment are free while a pin keeps it.
     PinsUnread,
+    /// The zones of a freed segment are reset while a frozen state names them.
+    FrozenNotKept,
     /// A device that was written apart from the pool is taken for a part of it.
     DivergedAccepted,
     /// A device that holds an older state than it had once is used as if it had missed nothing.
@@ -72,7 +74,7 @@ pub enum PlantedBug {
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 31] = [
+    const ALL: [(PlantedBug, &str); 32] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -96,6 +98,7 @@ impl PlantedBug {
         (PlantedBug::CommitBesideCalls, "commit-beside-calls"),
         (PlantedBug::ListingOutdated, "listing-outdated"),
         (PlantedBug::PinsUnread, "pins-unread"),
+        (PlantedBug::FrozenNotKept, "frozen-not-kept"),
         (PlantedBug::DivergedAccepted, "diverged-accepted"),
         (PlantedBug::OldCopyAccepted, "old-copy-accepted"),
         (PlantedBug::NarrowCountedAsWide, "narrow-counted-as-wide"),

@@ -46,6 +46,8 @@ impl Log {
         };
         let log_segments = self.log_segments();
         space.garbage_bytes += in_bulk(log_segments);
+        // A frozen state keeps these zones only until the pool needs them.
+        space.garbage_bytes += self.pool.kept_zones() * segment_bytes / bulk.width().max(1);
         space.log_bytes = in_bulk(log_segments.min(LOG_SEGMENTS_MIN + self.state_segments()));
         if is_planted(PlantedBug::GarbageOvercounted) {
             space.garbage_bytes += 1 << 30;

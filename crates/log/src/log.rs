@@ -367,7 +367,7 @@ impl LogStore for Log {
             };
             space.free_bytes >= kept.saturating_add(bytes)
         };
-        if fits() || (self.pool.retry_retired_zones() && fits()) { Ok(()) } else { Err(LogError::NoSpace) }
+        if fits() || (self.pool.find_free_zones() && fits()) { Ok(()) } else { Err(LogError::NoSpace) }
     }
 
     fn retain(&self, slice: SlicePtr) {

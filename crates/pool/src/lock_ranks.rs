@@ -4,6 +4,8 @@ use warpfire_env::rank::POOL;
 
 /// Writing roots.
 pub(crate) const ROOTS: u16 = POOL;
+/// Writing stripes and resetting zones, or freezing the state of the devices.
+pub(crate) const WRITING: u16 = POOL + 5;
 /// One flush at a time.
 pub(crate) const FLUSHING: u16 = POOL + 10;
 /// Segments with stripes that no flush has covered.
@@ -12,6 +14,8 @@ pub(crate) const UNFLUSHED: u16 = POOL + 20;
 pub(crate) const TRIMMING: u16 = POOL + 25;
 /// The map of segments.
 pub(crate) const SEGMENTS: u16 = POOL + 30;
+/// Zones that frozen states keep.
+pub(crate) const KEPT: u16 = POOL + 35;
 /// Free and used zones.
 pub(crate) const ZONES: u16 = POOL + 40;
 /// Segments that need repair.

@@ -38,8 +38,11 @@ use crate::device::devices::{DeviceState, Devices};
 use crate::device::geometry::{Geometry, SEGMENT_PAYLOAD_MIN_BYTES, shape};
 use crate::device::zones::Zones;
 use crate::error::{DeviceSetError, PoolError};
+use crate::life::frozen::KeptZones;
 use crate::life::roots::Roots;
-use crate::lock_ranks::{DAMAGED, FLUSHING, LOST, ROOTS, SEGMENTS, TRIMMING, UNFLUSHED, ZONES};
+use crate::lock_ranks::{
+    DAMAGED, FLUSHING, KEPT, LOST, ROOTS, SEGMENTS, TRIMMING, UNFLUSHED, WRITING, ZONES,
+};
 use crate::read::checksums::Checksums;
 use crate::segment::pool_segment::PoolSegment;
 use crate::segment::stripe_index::StripeIndex;
@@ -72,6 +75,9 @@ pub(crate) struct Inner {
     pub old_copies: Vec<(DeviceIndex, String)>,
     pub devices: Devices,
     pub zones: RankedMutex<ZONES, Zones>,
+    /// Held together by all that write stripes or reset zones, and alone while a state is frozen.
+    pub writing: RankedRwLock<WRITING, ()>,
+    pub kept: RankedMutex<KEPT, KeptZones>,
     /// Held while a zone is trimmed.
     pub trimming: RankedMutex<TRIMMING, ()>,
     pub segments: RankedRwLock<SEGMENTS, BTreeMap<SegmentId, Arc<PoolSegment>>>,
@@ -79,7 +85,7 @@ pub(crate) struct Inner {
     /// Number of losses of devices after which the newest root was written.
     pub losses_recorded: AtomicUsize,
     pub flushing: RankedMutex<FLUSHING, ()>,
-    /// Calls of `retry_retired_zones` since one of them freed a zone.
+    /// Calls of `find_free_zones` since one of them freed a retired zone.
     pub retired_asked: AtomicU64,
     /// Segments with stripes that no flush has covered, and the first of these stripes.
     pub unflushed: RankedMutex<UNFLUSHED, BTreeMap<SegmentId, (Arc<PoolSegment>, u32)>>,
@@ -290,12 +296,16 @@ impl Pool {
         Ok(())
     }
 
-    /// Tries to reset retired zones, for a caller that finds the pool full. Returns whether one is free
-    /// again. Of the calls in a row that free none, only the 1st, 2nd, 4th, 8th and so on try: a device that
-    /// refuses every reset is asked less and less.
+    /// Looks for zones that are neither used nor free, for a caller that finds the pool full. Gives frozen
+    /// states up, and tries to reset retired zones. Returns whether a zone is free again. Of the calls in a
+    /// row that free none, only the 1st, 2nd, 4th, 8th and so on try retired zones: a device that refuses
+    /// every reset is asked less and less.
     #[must_use]
-    pub fn retry_retired_zones(&self) -> bool {
+    pub fn find_free_zones(&self) -> bool {
         let inner = &self.inner;
+        if inner.give_up_frozen() > 0 {
+            return true;
+        }
         let retired = inner.zones.lock().retired();
         if retired == 0 || !(inner.retired_asked.fetch_add(1, Relaxed) + 1).is_power_of_two() {
             return false;
@@ -325,6 +335,12 @@ impl Pool {
             "the pool is full while zones are out of use that their devices could not reset"
         );
         freed > 0
+    }
+
+    /// Number of zones that frozen states keep: neither used nor free.
+    #[must_use]
+    pub fn kept_zones(&self) -> u64 {
+        self.inner.kept_zones() as u64
     }
 
     /// Makes every write durable that returned before this call: flushes, all at once, each device that was

@@ -57,6 +57,7 @@ pub(crate) fn check_names(
     let mut window = InoRange::ALL;
     // Checks that need no facts, and all counting, happen in the first pass only.
     let mut is_first = true;
+    let mut stopped = Ok(());
     loop {
         let quiet = Findings::default();
         // Tables are verified and their damage is reported in the first pass only.
@@ -69,7 +70,10 @@ pub(crate) fn check_names(
         merge.for_each(reader, table_findings, |key, value| {
             keys += 1;
             if keys.is_multiple_of(PROGRESS_EVERY) {
-                report_progress(options, CheckPhase::Names, keys.min(expected), expected);
+                stopped = report_progress(options, CheckPhase::Names, keys.min(expected), expected);
+                if stopped.is_err() {
+                    return false;
+                }
             }
             match value {
                 Value::Present(value) => {
@@ -81,6 +85,7 @@ pub(crate) fn check_names(
                 Value::Unreadable => pass.take_hole(),
             }
         });
+        stopped.clone()?;
         let holes = merge.has_holes();
         let outcome = pass.finish(holes);
         totals.passes += 1;

@@ -1,10 +1,11 @@
 //! `warpfire fsck`: read everything with independent code and report every inconsistency. Nothing is written.
 
 use std::ffi::OsString;
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warpfire_check::{
     CheckError, CheckOptions, CheckPhase, CheckProgress, CheckReport, Finding, FindingCode, Severity, Totals,
     check,
@@ -15,6 +16,8 @@ use warpfire_terminal::{
 };
 
 use super::damage::{self, DamageOutput};
+use super::mount::control::wire::{Answer, Request};
+use super::mount::control::{ServerConnection, foreign_answer};
 use super::pool::{OTHER_VERSION, devices};
 use crate::location::PoolName;
 use crate::progress::WorkLine;
@@ -22,13 +25,16 @@ use crate::progress::WorkLine;
 const EXAMPLES: &str = "\
 Examples:
   warpfire fsck pool             check every stripe, table, name and count
+  warpfire fsck /mnt             the pool that is mounted on a directory
   warpfire fsck --no-data a.img  check all except the contents of files
   warpfire fsck --memory 1G --json /dev/nvme0n1,/dev/nvme1n1
 
 The report names the files that lose bytes, with the ranges, and the files that lose redundancy only. Damage \
 in blocks that nothing needs is a note.
 
-The pool must not be mounted, except with 'mount --read-only'. No crash makes a check necessary.
+The server of a mounted pool checks it while it is in use, as it is at the beginning, for the user that has \
+mounted it and for root. Space that is freed until the end is not used again; if the pool needs it, the check \
+ends with exit code 8. No crash makes a check necessary.
 
 Exit codes, as fsck(8):
   0  the pool is clean
@@ -39,7 +45,8 @@ Exit codes, as fsck(8):
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Devices or image files separated by commas, or a directory of *.img files [default: $WARPFIRE_POOL].
+    /// Devices or image files separated by commas, a directory of *.img files, or a directory of the mounted
+    /// pool [default: $WARPFIRE_POOL].
     #[arg(value_name = "POOL", default_value = "", hide_default_value = true)]
     pool: OsString,
 
@@ -85,52 +92,110 @@ impl FsckOutput {
     }
 }
 
+/// What to check, and with how much memory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CheckOrder {
+    data: bool,
+    memory_bytes: u64,
+}
+
+impl CheckOrder {
+    /// The options of the check.
+    pub fn options(&self) -> CheckOptions {
+        CheckOptions { data: self.data, max_memory_bytes: self.memory_bytes, ..CheckOptions::default() }
+    }
+}
+
+/// The result of a check, as it is printed.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct CheckAnswer {
+    json: serde_json::Value,
+    words: String,
+    /// What to do next.
+    next: Option<String>,
+    exit_code: u8,
+}
+
+impl CheckAnswer {
+    /// The result of this check.
+    pub fn new(report: &CheckReport) -> CheckAnswer {
+        let json = serde_json::to_value(FsckOutput::new(report)).expect("a report has string keys only");
+        CheckAnswer {
+            json,
+            words: in_words(report),
+            next: next_step(report).map(str::to_owned),
+            exit_code: report.exit_code(),
+        }
+    }
+}
+
 /// Checks the pool.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let unchecked = |failure: Failure| failure.exit_code(EXIT_UNCHECKED);
-    let devices = devices(&PoolName::new(&args.pool)).map_err(unchecked)?;
     let line = Arc::new(WorkLine::start());
-    let progress = progress_on(Arc::clone(&line));
-    let options = CheckOptions {
-        data: !args.no_data,
-        max_memory_bytes: args.memory.0,
-        progress: Some(Arc::new(progress)),
-        ..CheckOptions::default()
-    };
+    let answer = check_pool(args, &line);
+    // Before any output, also that of an error: the progress line must not mix with it.
+    line.finish();
+    let answer = answer.map_err(|failure| failure.exit_code(EXIT_UNCHECKED))?;
+    if is_json() {
+        print_json(&answer.json)?;
+    } else {
+        print(answer.words)?;
+    }
+    if let Some(next) = &answer.next {
+        note(next);
+    }
+    Ok(ExitCode::from(answer.exit_code))
+}
+
+/// Checks a pool, or lets the server check that has it mounted.
+fn check_pool(args: &Args, line: &Arc<WorkLine>) -> Result<CheckAnswer, Failure> {
+    let name = PoolName::new(&args.pool);
+    let order = CheckOrder { data: !args.no_data, memory_bytes: args.memory.0 };
+    let progress = progress_on(Arc::clone(line));
+    if let Some(server) = ServerConnection::of_pool(&name)? {
+        let answer = server.ask(Request::Check(order), |answer| {
+            if let Answer::Checking(so_far) = answer {
+                // The answer goes on as long as this process does.
+                let _ = progress(*so_far);
+            }
+        });
+        return match answer? {
+            Answer::Checked(answer) => Ok(*answer),
+            _ => Err(foreign_answer()),
+        };
+    }
+    let devices = devices(&name)?;
+    let options = CheckOptions { progress: Some(Arc::new(progress)), ..order.options() };
     let named = if args.pool.is_empty() { "the pool".into() } else { args.pool.to_string_lossy() };
     let report = check(&devices, &options).map_err(|error| {
         let hint = match error {
             CheckError::OtherVersion(_) => OTHER_VERSION,
             _ => "'warpfire status' shows the devices of the pool",
         };
-        unchecked(Failure::new(format_args!("cannot check {named}: {error}")).hint(hint))
+        Failure::new(format_args!("cannot check {named}: {error}")).hint(hint)
     });
-    // Before any output, also that of an error: the progress line must not mix with it.
-    line.finish();
-    let report = report?;
-    if is_json() {
-        print_json(&FsckOutput::new(&report))?;
-    } else {
-        print(in_words(&report))?;
-    }
+    Ok(CheckAnswer::new(&report?))
+}
+
+/// What to do after a check that has found something.
+fn next_step(report: &CheckReport) -> Option<&'static str> {
     let needs_devices =
         |finding: &Finding| (finding.code, finding.severity) == (FindingCode::DeviceMissing, Severity::Error);
     if report.findings.iter().any(needs_devices) {
-        note("more devices are missing than parity covers; reconnect them and check again");
+        Some("more devices are missing than parity covers; reconnect them and check again")
     } else if report.damage.is_lost() {
-        note(
-            "some bytes are lost; reconnect missing devices, or restore the files named above from a backup",
-        );
+        Some("some bytes are lost; reconnect missing devices, or restore the files named above from a backup")
     } else if report.errors > 0 {
-        note("the pool contradicts itself; copy the files out of it, and make a new pool");
+        Some("the pool contradicts itself; copy the files out of it, and make a new pool")
     } else if report.repairable > 0 {
-        note("all data is readable; reconnect missing devices, then repair the damage with 'warpfire scrub'");
+        Some("all data is readable; reconnect missing devices, then repair the damage with 'warpfire scrub'")
+    } else {
+        None
     }
-    Ok(ExitCode::from(report.exit_code()))
 }
 
 /// Shows progress on a line. Each stage has its own total, rate and time that is left.
-fn progress_on(line: Arc<WorkLine>) -> impl Fn(CheckProgress) + Send + Sync {
+fn progress_on(line: Arc<WorkLine>) -> impl Fn(CheckProgress) -> ControlFlow<()> + Send + Sync {
     let stage = Mutex::new((CheckPhase::Log, SystemClock.monotonic_nanos()));
     move |progress| {
         let now_nanos = SystemClock.monotonic_nanos();
@@ -140,6 +205,7 @@ fn progress_on(line: Arc<WorkLine>) -> impl Fn(CheckProgress) + Send + Sync {
             line.begin_stage();
         }
         line.part(progress.done, progress.total, progress_in_words(progress, now_nanos - stage.1));
+        ControlFlow::Continue(())
     }
 }
 

@@ -41,8 +41,7 @@ A scrub reads all data, metadata and parity. It rebuilds every block with a wron
 elsewhere, and writes the root to devices that lack the newest one. Before the repair it names the files \
 that lose bytes, and those that have less redundancy. \
 Scrub regularly, to find damage while there is parity left to repair it. The server of a mounted pool scrubs \
-it while it is in use, for the user that has mounted it and for root; Ctrl-C ends the scrub. Then only files \
-that lose bytes are named; 'warpfire fsck' of the unmounted pool names those with less redundancy too.
+it while it is in use, for the user that has mounted it and for root; Ctrl-C ends the scrub.
 
 Exit codes, as fsck(8):
   0  nothing is damaged, and nothing has less redundancy than the devices allow
@@ -155,8 +154,10 @@ pub struct ScrubAnswer {
     lost_devices: usize,
     /// Why the scrub ended early.
     stopped: Option<String>,
-    /// The damage before the repair; of a mounted pool the lost bytes that are left.
+    /// The damage before the repair.
     damage: DamageReport,
+    /// Why the damaged files could not be named.
+    unnamed: Option<String>,
 }
 
 /// The result of a scrub.
@@ -179,8 +180,10 @@ struct ScrubOutput {
     lost_devices: usize,
     /// Why the scrub ended early; `null` if it read everything.
     stopped: Option<String>,
-    /// The damage before the repair, by file. Lost bytes stay lost. Of a mounted pool: lost bytes only.
+    /// The damage before the repair, by file. Lost bytes stay lost.
     damage: DamageOutput,
+    /// Why the damaged files could not be named; `null` if they are.
+    unnamed: Option<String>,
 }
 
 /// Scrubs the pool.
@@ -196,6 +199,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     if let Some(reason) = &answer.stopped {
         note(format_args!("the scrub stopped: {reason}"));
+    }
+    if let Some(reason) = &answer.unnamed {
+        note(format_args!("the damaged files could not be named: {reason}"));
     }
     if answer.damage.is_lost() {
         note(
@@ -281,9 +287,7 @@ fn repair(devices: &[Arc<dyn Device>], fs: Warpfire, found: ScrubReport) -> Resu
     let scrub = fs.repair(found).map_err(|error| Failure::pool(&error))?;
     let mut answer = ScrubAnswer::new(&scrub, None, damage);
     if let Some(left) = named(&scrub.unrepaired)? {
-        if left.errors == 0 && left.damage == DamageReport::default() {
-            answer.needed_segments = 0;
-        }
+        answer = answer.left(&left);
         answer.remember(&fs).map_err(|error| Failure::pool(&error))?;
     }
     fs.close().map_err(|error| Failure::pool(&error))?;
@@ -347,7 +351,21 @@ impl ScrubAnswer {
             lost_devices: scrub.lost_devices,
             stopped,
             damage,
+            unnamed: None,
         }
+    }
+
+    /// Sets why the damaged files could not be named.
+    #[must_use]
+    pub fn unnamed(self, unnamed: Option<String>) -> ScrubAnswer {
+        ScrubAnswer { unnamed, ..self }
+    }
+
+    /// Takes the report of a check of the segments that could not be repaired.
+    #[must_use]
+    pub fn left(self, left: &CheckReport) -> ScrubAnswer {
+        let is_unneeded = left.errors == 0 && left.damage == DamageReport::default();
+        if is_unneeded { ScrubAnswer { needed_segments: 0, ..self } } else { self }
     }
 
     /// Sets the time that the scrub has taken.
@@ -383,6 +401,7 @@ impl ScrubAnswer {
             lost_devices: self.lost_devices,
             stopped: self.stopped.clone(),
             damage: DamageOutput::new(&self.damage),
+            unnamed: self.unnamed.clone(),
         }
     }
 

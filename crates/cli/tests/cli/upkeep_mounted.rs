@@ -1,7 +1,8 @@
-//! Trim and scrub of a mounted pool, by its server.
+//! Trim, scrub and check of a mounted pool, by its server.
 
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -164,6 +165,62 @@ fn lost_bytes_of_a_mounted_pool_are_named_as_in_one_that_is_not_mounted() {
         said
     });
     assert_eq!(mounted, unmounted);
+}
+
+#[test]
+fn a_check_of_a_mounted_pool_finds_nothing_while_files_are_made_and_removed() {
+    if !can_mount() {
+        return;
+    }
+    let pool = mount(filled());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut made = 0u64;
+            while !stop.load(Ordering::Relaxed) {
+                let name = |number: u64| pool.0.path(&format!("mnt/made-{}", number % 50));
+                std::fs::write(name(made), bytes(made, 60_000)).expect("written");
+                if !made.is_multiple_of(2) {
+                    std::fs::remove_file(name(made)).expect("removed");
+                }
+                if made.is_multiple_of(20) {
+                    std::fs::File::open(pool.0.path("mnt")).and_then(|root| root.sync_all()).expect("synced");
+                }
+                made += 1;
+            }
+            made
+        });
+        for place in ["mnt", "pool"].repeat(5) {
+            let said = pool.0.run(["fsck", place]).succeeded();
+            assert!(said.contains("\nclean: 0 errors, 0 repairable, "), "{said}");
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(writer.join().expect("it writes") > 0);
+    });
+    pool.0.run(["umount", "mnt"]).succeeded();
+    pool.0.run(["fsck", "pool"]).succeeded();
+}
+
+#[test]
+fn a_mounted_pool_names_damage_as_one_that_is_not_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let fixture = filled();
+    rot(&fixture.path("pool/1.img"));
+    let damage = |ran: crate::fixture::CommandResult, code: i32| {
+        assert_eq!(ran.code, code, "{}{}", ran.stdout, ran.stderr);
+        let said: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+        assert_eq!(said.get("unnamed").unwrap_or(&Value::Null), &Value::Null);
+        said["damage"].clone()
+    };
+    let unmounted = damage(fixture.run(["fsck", "--json", "pool"]), 4);
+    assert!(unmounted["files_weak"].as_u64().expect("a number") > 0, "{unmounted}");
+    let pool = mount(fixture);
+    assert_eq!(damage(pool.0.run(["fsck", "--json", "mnt"]), 4), unmounted);
+    assert_eq!(damage(pool.0.run(["scrub", "--json", "mnt"]), 1), unmounted);
+    let left = damage(pool.0.run(["fsck", "--json", "mnt"]), 0);
+    assert_eq!((&left["files_weak"], &left["files_lost"]), (&0.into(), &0.into()));
 }
 
 /// A scrub that would last for long, and that the server has begun.

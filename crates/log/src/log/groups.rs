@@ -50,7 +50,7 @@ impl Log {
         self.seal_dead()?;
         let mut state = self.sync_state.lock();
         self.write_group(state.as_mut().ok_or(LogError::OpenForReading)?)?;
-        let _freed_some = self.pool.retry_retired_zones();
+        let _freed_some = self.pool.find_free_zones();
         let now = self.pool.free_segments(SegmentKind::Mirror);
         tracing::debug!(
             name: "log_reclaimed",

@@ -323,6 +323,14 @@ impl Devices {
         self.state(index) == DeviceState::Present
     }
 
+    /// The devices that can be read.
+    pub(crate) fn all_readable(&self) -> Vec<Arc<dyn Device>> {
+        let set = self.set.load();
+        let members =
+            set.indexed().filter(|(index, member)| !member.is_gone && self.state(*index).is_readable());
+        members.filter_map(|(index, _)| set.opened(index).map(|(_, device, _)| Arc::clone(device))).collect()
+    }
+
     /// How often a device was taken back since the pool was opened.
     pub(crate) fn moment(&self) -> u64 {
         self.set.load().moment

@@ -415,6 +415,8 @@ impl Pool {
     pub fn shrink_device(&self, device: DeviceIndex, zones: u32) -> Result<(), PoolError> {
         let inner = &self.inner;
         inner.check_writable()?;
+        // A frozen state may keep zones there.
+        inner.give_up_frozen();
         let mut roots = inner.roots.lock();
         let mut table = roots.table.clone();
         let entry = member_mut(&mut table, device).ok_or(MembershipError::Unknown(device))?;

@@ -2,6 +2,8 @@
 
 // Makes a pool out of blank devices.
 pub(crate) mod create;
+// Keeps a state of the devices readable while the pool goes on.
+pub(crate) mod frozen;
 // Finds the roots that each device holds.
 pub(crate) mod find_roots;
 // Compares roots: the newest one, and those that were written separately.

@@ -269,6 +269,8 @@ impl Pool {
             // The root's number moves from session to session, and with it the first zone to be written: wear
             // spreads.
             zones: RankedMutex::new(Zones::new(&zone_counts, roots.sequence)),
+            writing: RankedRwLock::new(()),
+            kept: RankedMutex::default(),
             segments: RankedRwLock::new(BTreeMap::new()),
             trimming: RankedMutex::new(()),
             roots: RankedMutex::new(roots),

@@ -230,21 +230,6 @@ impl Pool {
 }
 
 impl Inner {
-    /// Resets zones and makes them free. A zone on a device that takes no writes becomes free too. One that
-    /// its device cannot reset is retired.
-    pub(crate) fn free_zones(&self, zones: impl Iterator<Item = (DeviceIndex, ZoneIndex)>) {
-        for (device, zone) in zones {
-            let moment = self.devices.moment();
-            if !self.devices.writable(device) {
-                self.zones.lock().free_zone(device, zone, false);
-            } else if self.reset_zone(device, zone) {
-                self.free_reset_zone(device, zone, moment);
-            } else {
-                self.retire_zone(device, zone);
-            }
-        }
-    }
-
     /// Columns with a block that does not verify, among those on devices that take writes, each with the
     /// first stripe that has such a block.
     fn damaged_columns(&self, segment: &PoolSegment, places: &[StripePlace]) -> Vec<LostColumn> {

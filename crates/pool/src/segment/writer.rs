@@ -235,6 +235,7 @@ impl PreparedStripe {
             }
             counts.push(ops.len() - std::mem::replace(&mut before, ops.len()));
         }
+        let _writing = first.pool.writing.read();
         devices.run(&mut ops);
         let mut rest = &ops[..];
         for ((stripe, buf), count) in batch.iter().zip(counts) {

@@ -93,7 +93,7 @@ fn a_full_pool_speaks_of_retired_zones_only_where_it_has_some() {
     let all = pool.free_segments(SegmentKind::Bulk);
     (1..=all).for_each(|n| drop(write_segment(&pool, id(n), &[20_000])));
     let without = events("pool_full_with_retired_zones", || {
-        assert!((0..2).all(|_| !pool.retry_retired_zones()));
+        assert!((0..2).all(|_| !pool.find_free_zones()));
     });
     assert_eq!(without, [""; 0]);
 
@@ -101,7 +101,7 @@ fn a_full_pool_speaks_of_retired_zones_only_where_it_has_some() {
     pool.free(id(1)).unwrap();
     let refused = pool.allocate(id(1000), warpfire_pool::SegmentStream::Large);
     assert!(matches!(refused, Err(PoolError::NoSpace)));
-    let with = events("pool_full_with_retired_zones", || assert!(pool.retry_retired_zones()));
+    let with = events("pool_full_with_retired_zones", || assert!(pool.find_free_zones()));
     assert_eq!(with, ["pool_full_with_retired_zones retired=1 freed=1"]);
     drop(write_segment(&pool, id(1000), &[20_000]));
 }

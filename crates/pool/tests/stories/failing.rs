@@ -285,11 +285,11 @@ fn zones_come_back_when_their_devices_can_reset_them_again() {
     assert_eq!((retired(&pool), pool.status().lost()), (3 * (all - 1), 0));
     let resets = || world.sims().iter().map(|sim| sim.counters().discards).sum::<u64>();
     let before = resets();
-    assert!((0..1000).all(|_| !pool.retry_retired_zones()));
+    assert!((0..1000).all(|_| !pool.find_free_zones()));
     assert!(resets() - before <= 3 * 10, "{} resets", resets() - before);
     assert_reads(&pool, &kept);
     world.sims().iter().for_each(|sim| sim.heal());
-    assert!((0..1000).any(|_| pool.retry_retired_zones()));
+    assert!((0..1000).any(|_| pool.find_free_zones()));
     assert_eq!((retired(&pool), pool.free_segments(SegmentKind::Bulk)), (0, all - 1));
     let again = write_segment(&pool, id(3000), &[20_000]);
     assert_reads(&pool, &again);

@@ -8,6 +8,7 @@ mod events;
 #[cfg(test)]
 mod failing;
 mod forged;
+mod frozen;
 #[cfg(test)]
 mod membership;
 mod offline;

@@ -13,7 +13,7 @@
 //! | `wire` | requests and answers |
 //! | `socket` | the server's side: which clients are admitted, how many, and how slow ones end |
 //! | `served_pool` | the work: status, trim and scrub |
-//! | `lost_files` | the files that lose bytes, found while the pool is in use |
+//! | `frozen_check` | the check of a frozen state, while the pool is in use |
 //! | this file | the client's side: how a server is found and believed |
 //!
 //! Invariants
@@ -48,7 +48,7 @@ use super::mounted_pool::{MountedPool, mounted_pools, pool_mounted_at};
 use crate::commands::status::StatusReport;
 use crate::location::PoolName;
 
-mod lost_files;
+mod frozen_check;
 pub mod served_pool;
 pub mod socket;
 pub mod wire;
@@ -59,9 +59,9 @@ const ROOT_DIRECTORY: &str = "/run/warpfire";
 /// Longest wait for a connection, a request, a status, and a client that takes a result.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Most bytes of an answer. The status of a pool of 250 devices takes some 100 KB; `lost_files` cuts off the
-/// damage of a scrub.
-const ANSWER_BYTES_MAX: u64 = 4 << 20;
+/// Most bytes of an answer. The status of a pool of 250 devices takes some 100 KB. The damage in the report
+/// of a check takes 3 MiB at most (`frozen_check`), and its words about as much.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 /// A connection to the server of a mounted pool, proved to be that.
 #[derive(Debug)]

@@ -1,27 +1,31 @@
-//! The work of a server for its clients: status, trim, scrub, and changes of its devices.
+//! The work of a server for its clients: status, trim, scrub, check, and changes of its devices.
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use warpfire::{ErrorKind, ScrubReport, Warpfire};
-use warpfire_check::DamageReport;
+use warpfire_check::{CheckOptions, CheckReport, DamageReport};
 use warpfire_env::{Clock, SystemClock};
 use warpfire_mount::FailedRequests;
 use warpfire_terminal::Failure;
 
-use super::lost_files::lost_files;
+use super::frozen_check::FrozenCheck;
 use super::socket::Client;
 use super::wire::Answer;
 use crate::commands::device::{
     AddOrder, OnlineOrder, ReplaceOrder, ResizeOrder, add_to, remove_from, replace_in, resize_in,
     take_offline, take_online,
 };
+use crate::commands::fsck::{CheckAnswer, CheckOrder};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress, pause_nanos};
 use crate::commands::snapshot::{create_in, delete_in, list_in};
 use crate::commands::status::{ErrorReport, StatusReport};
 use crate::commands::trim::TrimOutput;
 use crate::commands::upkeep::{WishOrder, wish_in};
+
+/// Memory for the names of damaged files, beside the caches of the server.
+const NAMING_BYTES_MAX: u64 = 128 << 20;
 
 /// A pool that is mounted by this process.
 pub struct ServedPool {
@@ -187,24 +191,80 @@ impl ServedPool {
     pub fn scrub(&self, rate: Option<NonZeroU64>, client: &mut Client<'_>) -> Result<Answer, Failure> {
         self.check_writable()?;
         let started_nanos = SystemClock.monotonic_nanos();
+        // From here on: background work may repair damage before its files are named.
+        let before = FrozenCheck::begin(&self.pool);
         let mut last = ScrubReport::default();
-        let scrubbed = self.pool.scrub(|so_far| {
+        let found = self.pool.find_damage(|so_far| {
             last = so_far.clone();
             client.progress(&Answer::Scrubbing(ScrubProgress::from(so_far)));
             client.goes_on(pause_nanos(rate, so_far.read_bytes, started_nanos))
         });
-        let (scrub, stopped) = match scrubbed {
-            Ok(scrub) => (scrub, None),
-            Err(error) if error.kind() == ErrorKind::Damaged => (last, Some(error.to_string())),
+        let answer = match found {
+            Ok(found) if found.segments_left > 0 => ScrubAnswer::new(&found, None, DamageReport::default()),
+            Ok(found) => self.repair(before, found, client)?,
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                let (damage, unnamed) = name_damage(before, None, client);
+                ScrubAnswer::new(&last, Some(error.to_string()), damage.damage).unnamed(unnamed)
+            }
             Err(error) => return Err(Failure::pool(&error)),
         };
-        let is_left = stopped.is_some() || scrub.unrepaired_segments > 0;
-        let damage =
-            if is_left { lost_files(&self.pool, || client.goes_on(0)) } else { DamageReport::default() };
-        let answer = ScrubAnswer::new(&scrub, stopped, damage);
-        if is_left && client.goes_on(0).is_continue() {
-            answer.remember(&self.pool).map_err(|error| Failure::pool(&error))?;
-        }
         Ok(Answer::Scrubbed(Box::new(answer.taking(SystemClock.monotonic_nanos() - started_nanos))))
+    }
+
+    /// Names the files that the damage hits, then repairs it, then looks again at the segments that are left.
+    fn repair(
+        &self,
+        before: Result<FrozenCheck, Failure>,
+        found: ScrubReport,
+        client: &Client<'_>,
+    ) -> Result<ScrubAnswer, Failure> {
+        let hit = [&found.damaged[..], &found.weak].concat();
+        let (damage, unnamed) = match hit.is_empty() {
+            true => Default::default(),
+            false => name_damage(before, Some(&hit), client),
+        };
+        let scrub = self.pool.repair(found).map_err(|error| Failure::pool(&error))?;
+        let mut answer = ScrubAnswer::new(&scrub, None, damage.damage).unnamed(unnamed);
+        if !scrub.unrepaired.is_empty() {
+            let (left, unnamed) =
+                name_damage(FrozenCheck::begin(&self.pool), Some(&scrub.unrepaired), client);
+            if unnamed.is_none() {
+                answer = answer.left(&left);
+            }
+            if client.goes_on(0).is_continue() {
+                answer.remember(&self.pool).map_err(|error| Failure::pool(&error))?;
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Checks a frozen state of the pool.
+    ///
+    /// # Errors
+    /// The pool needed the space of the frozen state; it cannot be read; the memory is too small.
+    pub fn check(&self, order: &CheckOrder, client: &mut Client<'_>) -> Result<Answer, Failure> {
+        let check = FrozenCheck::begin(&self.pool)?;
+        let report = check.run(&order.options(), |progress| {
+            if let Some(progress) = progress {
+                client.progress(&Answer::Checking(progress));
+            }
+            client.goes_on(0)
+        })?;
+        Ok(Answer::Checked(Box::new(CheckAnswer::new(&report))))
+    }
+}
+
+/// Names the files with damage in these segments, or in all. With the report comes the reason why they could
+/// not be named.
+fn name_damage(
+    check: Result<FrozenCheck, Failure>,
+    only: Option<&[u64]>,
+    client: &Client<'_>,
+) -> (CheckReport, Option<String>) {
+    let only = only.map(|segments| segments.iter().copied().collect());
+    let options = CheckOptions { only, max_memory_bytes: NAMING_BYTES_MAX, ..CheckOptions::default() };
+    match check.and_then(|check| check.run(&options, |_| client.goes_on(0))) {
+        Ok(report) => (report, None),
+        Err(failure) => (CheckReport::default(), Some(failure.to_string())),
     }
 }

@@ -258,6 +258,9 @@ impl ControlSocket {
             Ok(Request::Scrub { rate_bytes }) => {
                 self.work(stream, number, &mut unsent, |client| pool.scrub(rate_bytes, client))
             }
+            Ok(Request::Check(order)) => {
+                self.work(stream, number, &mut unsent, |client| pool.check(&order, client))
+            }
             Err(failure) => Err(failure),
         };
         let answer = answer.unwrap_or_else(|failure| Answer::Error((&failure).into()));

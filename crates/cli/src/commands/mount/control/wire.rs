@@ -12,9 +12,11 @@
 use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
+use warpfire_check::CheckProgress;
 use warpfire_terminal::{Failure, RelayedFailure};
 
 use crate::commands::device::{AddOrder, OnlineOrder, ReplaceOrder, ResizeOrder, ResizedDevice};
+use crate::commands::fsck::{CheckAnswer, CheckOrder};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress};
 use crate::commands::snapshot::WireSnapshot;
 use crate::commands::status::StatusReport;
@@ -84,6 +86,8 @@ pub enum Request {
         /// Most bytes to read in a second.
         rate_bytes: Option<NonZeroU64>,
     },
+    /// Check everything. Nothing is repaired.
+    Check(CheckOrder),
 }
 
 /// A request as it is sent.
@@ -152,6 +156,10 @@ pub enum Answer {
     Scrubbing(ScrubProgress),
     /// The result of `scrub`.
     Scrubbed(Box<ScrubAnswer>),
+    /// How far a check is.
+    Checking(CheckProgress),
+    /// The result of `check`.
+    Checked(Box<CheckAnswer>),
     /// The request to wait for the end is taken.
     Awaiting,
     /// The mount has ended, and the pool is closed.
@@ -207,7 +215,7 @@ impl RequestLine {
 impl Answer {
     /// Whether other answers follow.
     pub fn is_progress(&self) -> bool {
-        matches!(self, Answer::Trimming(_) | Answer::Scrubbing(_) | Answer::Removing(_))
+        matches!(self, Answer::Trimming(_) | Answer::Scrubbing(_) | Answer::Removing(_) | Answer::Checking(_))
     }
 
     /// The line that is sent.
