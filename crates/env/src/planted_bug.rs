@@ -60,6 +60,8 @@ pub enum PlantedBug {
     OldCopyAccepted,
     /// A segment with fewer data columns than a new one is counted as if it had as many.
     NarrowCountedAsWide,
+    /// Segments get their redundancy back in the order of their ids.
+    RiskOrderById,
     /// The segments of a state log that is replaced are reset before the root without them is durable.
     StateFreedBeforeRoot,
     /// A state log that lacks columns stays as it is.
@@ -74,7 +76,7 @@ pub enum PlantedBug {
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 32] = [
+    const ALL: [(PlantedBug, &str); 33] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -102,6 +104,7 @@ impl PlantedBug {
         (PlantedBug::DivergedAccepted, "diverged-accepted"),
         (PlantedBug::OldCopyAccepted, "old-copy-accepted"),
         (PlantedBug::NarrowCountedAsWide, "narrow-counted-as-wide"),
+        (PlantedBug::RiskOrderById, "risk-order-by-id"),
         (PlantedBug::StateFreedBeforeRoot, "state-freed-before-root"),
         (PlantedBug::StateKeptWeak, "state-kept-weak"),
         (PlantedBug::SnapshotNotHeld, "snapshot-not-held"),

@@ -228,17 +228,26 @@ impl Log {
     pub fn losses_left(&self) -> Option<u8> {
         let is_away = |device: DeviceIndex| !self.pool.takes_writes(device);
         let of_logs = self.needed_log_segments().into_iter().map(|id| self.pool.losses_left(id));
-        let others = self.pool.writable_devices().len().saturating_sub(1);
-        let of_log = of_logs.fold(Some(others.min(self.pool.status().parity.into())), Option::min);
+        let of_log = of_logs.fold(Some(self.losses_until_refused()), Option::min);
         let segment_table = self.segment_table.lock();
-        let needed = segment_table.iter().filter(|(_, entry)| entry.live_bytes() > 0);
-        let left = needed.map(|(_, entry)| {
+        // Those without live bytes too: an opening cannot know them before it has read the tables.
+        let left = segment_table.iter().map(|(_, entry)| {
             let away = entry.columns().filter(|(device, is_lost)| *is_lost || is_away(*device)).count();
             usize::from(entry.parity()).checked_sub(away)
         });
         // `None` is less than any number.
         let least = left.fold(of_log, Option::min)?;
         u8::try_from(least).ok()
+    }
+
+    /// How many more devices may be lost before an opening is refused, whatever the segments have: up to m
+    /// may be missing, or up to m of those in use while more than m are there. One device must stay.
+    fn losses_until_refused(&self) -> usize {
+        let status = self.pool.status();
+        let (parity, away) = (usize::from(status.parity), status.lost());
+        let there = status.devices.len() - away;
+        let others = there.saturating_sub(1);
+        parity.saturating_sub(away).max(there.saturating_sub(parity + 1)).min(others).min(parity)
     }
 
     /// The work that is left. Nothing is read.
@@ -489,6 +498,9 @@ impl Log {
     fn most_urgent(&self, survey: &Survey) -> Option<(SegmentId, usize)> {
         let segment_table = self.segment_table.lock();
         let urgency = |id: SegmentId, entry: &SegmentEntry| {
+            if is_planted(PlantedBug::RiskOrderById) {
+                return (0, DueReason::Risk, false, Reverse(0), id);
+            }
             let reason = survey.reason(self, id, entry);
             (self.columns_left(entry), reason, !entry.is_table(), Reverse(entry.live_bytes()), id)
         };

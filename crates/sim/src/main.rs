@@ -11,7 +11,7 @@ use warpfire_sim::op::Menu;
 use warpfire_sim::run::{Limits, RunReport, run};
 use warpfire_sim::session::Violation;
 use warpfire_sim::stack::{MediaKind, Shape};
-use warpfire_sim::{faults, rot, seeds};
+use warpfire_sim::{faults, life, rot, seeds};
 
 /// Runs the whole stack under simulated devices, against models.
 #[derive(Parser)]
@@ -33,6 +33,8 @@ enum SimCommand {
     Replay(Seeds),
     /// Devices that fail at the Nth operation
     Faults(Many),
+    /// Devices that join, leave, fail and return
+    Life(Many),
     /// Devices that are lost or rotten between two opens
     Rot(Many),
     /// `seeds` and `crash` on zoned and on append-only devices
@@ -136,6 +138,10 @@ fn main() -> ExitCode {
         SimCommand::Faults(many) => {
             let report = run(many.common.limits(many.cases), faults::run);
             print_report("faults", "cases", &report, "faults --cases 1 --seed")
+        }
+        SimCommand::Life(many) => {
+            let report = run(many.common.limits(many.cases), life::run);
+            print_report("life", "verbs", &report, "life --cases 1 --seed")
         }
         // The widest geometry takes far longer, so it gets one case in a thousand.
         SimCommand::Rot(many) => {

@@ -6,7 +6,7 @@ use warpfire_sim::op::Menu;
 use warpfire_sim::run::{Limits, RunReport, run};
 use warpfire_sim::session::Violation;
 use warpfire_sim::stack::{MediaKind, Shape};
-use warpfire_sim::{faults, rot, seeds};
+use warpfire_sim::{faults, life, rot, seeds};
 
 fn limits(first: u64, cases: u64) -> Limits {
     Limits { first, cases, count_max: u64::MAX, seconds_max: 600, threads: 2, case_seconds_max: 300 }
@@ -58,6 +58,11 @@ fn random_sessions_with_power_cuts_agree_with_the_model() {
 #[test]
 fn devices_that_fail_at_the_nth_operation_lose_nothing_that_was_acknowledged() {
     demand_none(&run(limits(1, 150), faults::run), "faults --cases 1 --seed");
+}
+
+#[test]
+fn devices_join_leave_fail_and_return_and_as_many_may_be_lost_as_the_pool_says() {
+    demand_none(&run(limits(1, 60), life::run), "life --cases 1 --seed");
 }
 
 #[test]

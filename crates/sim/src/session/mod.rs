@@ -230,6 +230,24 @@ impl Session {
         overwrite(&self.world).map_or(Ok(()), |overwrite| Err(Violation(overwrite)))
     }
 
+    /// As `crash`, for devices of which some have joined or left: their space is not known from the shape.
+    ///
+    /// # Errors
+    /// As `crash`.
+    pub fn crash_apart_from_space(&mut self, cut: &Cut) -> Result<(), Violation> {
+        self.open_transactions.clear();
+        self.fs = None;
+        self.world = self.world.cut(cut);
+        self.open().map_err(|v| Violation(format!("after a power cut: {v}")))?;
+        let allowed = self.history.durable()..=self.history.newest();
+        let found = find_state(self.fs(), &self.history, allowed)?;
+        let model = self.history.state(found).clone();
+        let durable: BTreeSet<u64> = model.nodes_by_path().into_iter().map(|(_, id)| id).collect();
+        self.nodes_by_number.retain(|_, id| durable.contains(id));
+        self.history = History::new(model);
+        Ok(())
+    }
+
     /// Cuts the power, opens the devices again, and goes on from the state found.
     ///
     /// # Errors

@@ -1,0 +1,347 @@
+//! The life of a pool: devices join, leave, fail, return and are kept offline between random operations,
+//! while upkeep gives segments their redundancy back.
+//!
+//! The run knows which devices are away and when everything was rebuilt. So it knows how many more devices
+//! every segment must survive. It compares that with the answer of the product, and takes as many devices
+//! away as the product says may be lost.
+//!
+//! # Invariants
+//! 1. No more devices are away at a time than parity covers: a loss beyond that may lose data.
+//! 2. Each device that is away, and not rebuilt, costs at most one of the losses that are left
+//!    (`losses_must_be_left`).
+//! 3. A copy of the world after a power cut, without as many further devices as the product says may be lost,
+//!    shows a state that is not older than the last sync (`judge`).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use warpfire_log::{Log, LogStore};
+use warpfire_sim_env::{Cut, DeviceSpec, DistinctNumbers, Fault, SimRandom, mix};
+use warpfire_units::DeviceIndex;
+
+use crate::op::{Menu, Op, OpSource};
+use crate::session::{Session, StepOutcome, Violation, find_state};
+use crate::stack::{MediaKind, Shape, overwrite};
+
+/// Verbs in a run.
+const VERBS: u64 = 10;
+
+/// Most operations between two verbs.
+const OPERATIONS: u64 = 12;
+
+/// Most devices of a run.
+const DEVICES_MAX: usize = 12;
+
+/// Turns of background work after which everything that can be whole is whole.
+const TURNS: u32 = 3000;
+
+/// A change of the devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verb {
+    Add,
+    AddSpare,
+    UseSpare,
+    Remove,
+    Offline,
+    Fail,
+    Return,
+    Rebuild,
+    PowerCut,
+}
+
+const ALL: [Verb; 9] = [
+    Verb::Add,
+    Verb::AddSpare,
+    Verb::UseSpare,
+    Verb::Remove,
+    Verb::Offline,
+    Verb::Fail,
+    Verb::Return,
+    Verb::Rebuild,
+    Verb::PowerCut,
+];
+
+/// The devices, as the run knows them.
+struct Life {
+    session: Session,
+    shape: Shape,
+    random: SimRandom,
+    /// Devices that take no writes.
+    away: BTreeSet<usize>,
+    /// Those among them of which no segment has a column any more.
+    rebuilt: BTreeSet<usize>,
+    /// Devices that have left.
+    gone: BTreeSet<usize>,
+    spares: BTreeSet<usize>,
+    /// Devices that returned and may lack a column.
+    returned: BTreeSet<usize>,
+    done: Vec<(Verb, usize)>,
+}
+
+fn index(device: usize) -> DeviceIndex {
+    DeviceIndex(u16::try_from(device).expect("few devices"))
+}
+
+/// Runs one case. Returns the number of verbs that were done.
+///
+/// # Errors
+/// A verb that must succeed fails, an answer differs from the model, or data is lost within the redundancy
+/// that the product says is left.
+pub fn run(seed: u64) -> Result<u64, Violation> {
+    let random = SimRandom::new(mix(seed) ^ 0x11fe);
+    let geometries = [(1, 1, 2), (2, 1, 2), (1, 2, 2), (2, 2, 2), (4, 2, 2)];
+    let pick = usize::try_from(random.below(geometries.len() as u64)).expect("an index");
+    let (data, parity, spare) = geometries[pick];
+    let drawn = Shape::draw(&random);
+    // Roomy enough for each of the columns that move.
+    let shape = Shape { data, parity, spare, zones: 64, zone_bytes: 256 << 10, ..drawn };
+    let session = Session::make(shape, seed)?;
+    let none = BTreeSet::new;
+    let mut life = Life {
+        session,
+        shape,
+        random,
+        away: none(),
+        rebuilt: none(),
+        gone: none(),
+        spares: none(),
+        returned: none(),
+        done: Vec::new(),
+    };
+    life.session.devices_failed = true;
+    let with_context = |v: Violation, life: &Life| {
+        Violation(format!(
+            "{v}\n {shape}\n verbs: {:?}, away {:?}, rebuilt {:?}",
+            life.done, life.away, life.rebuilt
+        ))
+    };
+    for _ in 0..VERBS {
+        life.operate().map_err(|v| with_context(v, &life))?;
+        let nth = usize::try_from(life.random.below(ALL.len() as u64)).expect("an index");
+        life.step(ALL[nth]).map_err(|v| with_context(v, &life))?;
+        life.operate().map_err(|v| with_context(v, &life))?;
+        life.judge().map_err(|v| with_context(v, &life))?;
+    }
+    Ok(life.done.len() as u64)
+}
+
+impl Life {
+    fn log(&self) -> &Log {
+        self.session.fs().engine().log()
+    }
+
+    /// Does some operations.
+    fn operate(&mut self) -> Result<(), Violation> {
+        let draw = OpSource::new(self.random.below(u64::MAX), Menu::TINY);
+        for _ in 0..self.random.below(OPERATIONS) {
+            let op = draw.next(self.session.history.model(), self.session.open_transactions());
+            self.must(&op)?;
+        }
+        self.must(&Op::Sync)
+    }
+
+    fn must(&mut self, op: &Op) -> Result<(), Violation> {
+        match self.session.try_step(op)? {
+            StepOutcome::Agreed | StepOutcome::Refused => Ok(()),
+            StepOutcome::Faulted(e) => Err(Violation(format!("{op} fails within parity: {e}"))),
+        }
+    }
+
+    /// Draws one of these devices.
+    fn draw(&self, of: impl Iterator<Item = usize>) -> Option<usize> {
+        let all: Vec<usize> = of.collect();
+        let nth = usize::try_from(self.random.below(all.len().max(1) as u64)).expect("an index");
+        all.get(nth).copied()
+    }
+
+    /// Devices that are in use and take writes.
+    fn working(&self) -> impl Iterator<Item = usize> {
+        let unfit = |n: &usize| self.away.contains(n) || self.gone.contains(n) || self.spares.contains(n);
+        (0..self.session.world.sims().len()).filter(move |n| !unfit(n))
+    }
+
+    /// Whether one more device may be away.
+    fn may_lose_one(&self) -> bool {
+        self.away.len() < usize::from(self.shape.parity) && self.returned.is_empty()
+    }
+
+    /// Does a verb, if the devices allow it now.
+    fn step(&mut self, verb: Verb) -> Result<(), Violation> {
+        let width = usize::from(self.shape.data) + usize::from(self.shape.parity);
+        let can_join = self.session.world.sims().len() < DEVICES_MAX;
+        let device = match verb {
+            Verb::Add | Verb::AddSpare if can_join => self.join(verb == Verb::AddSpare)?,
+            Verb::UseSpare => {
+                let lost = self.draw(self.away.iter().copied().filter(|n| !self.rebuilt.contains(n)));
+                let (Some(spare), Some(lost)) = (self.spares.first().copied(), lost) else { return Ok(()) };
+                let used = self.log().pool().use_spare(index(spare), Some(index(lost)));
+                used.map_err(|e| Violation(format!("spare {spare} is not taken: {e}")))?;
+                self.spares.remove(&spare);
+                self.rebuild()?;
+                self.remove(lost)?;
+                lost
+            }
+            Verb::Remove if self.working().count() > width && self.away.is_empty() => {
+                let Some(device) = self.draw(self.working()) else { return Ok(()) };
+                let leaving = self.log().pool().set_leaving(index(device), true);
+                leaving.map_err(|e| Violation(format!("device {device} does not leave: {e}")))?;
+                self.rebuild()?;
+                self.remove(device)?;
+                device
+            }
+            Verb::Offline | Verb::Fail if self.may_lose_one() && self.working().count() > width => {
+                let Some(device) = self.draw(self.working()) else { return Ok(()) };
+                self.lose(device, verb)?;
+                device
+            }
+            Verb::Return => {
+                let Some(device) = self.away.first().copied() else { return Ok(()) };
+                self.session.world.sims()[device].heal();
+                let back = Arc::clone(&self.session.world.devices()[device]);
+                let online = self.log().pool().take_online(back);
+                online.map_err(|e| Violation(format!("device {device} is not taken back: {e}")))?;
+                self.away.remove(&device);
+                self.rebuilt.remove(&device);
+                self.returned.insert(device);
+                device
+            }
+            Verb::Rebuild => {
+                self.rebuild()?;
+                0
+            }
+            Verb::PowerCut => {
+                let cut = Cut::Seeded(self.random.below(u64::MAX));
+                self.session.crash_apart_from_space(&cut)?;
+                // A device that had failed works again; one that is kept offline does not.
+                let back = self.away.iter().copied().filter(|n| self.log().pool().takes_writes(index(*n)));
+                let back: Vec<usize> = back.collect();
+                back.iter().for_each(|n| _ = (self.away.remove(n), self.rebuilt.remove(n)));
+                self.returned.extend(back);
+                0
+            }
+            _ => return Ok(()),
+        };
+        self.done.push((verb, device));
+        Ok(())
+    }
+
+    fn join(&mut self, is_spare: bool) -> Result<usize, Violation> {
+        let size_bytes = self.shape.zones * self.shape.zone_bytes;
+        let device = self.session.world.add(match self.shape.kind {
+            MediaKind::Conventional => DeviceSpec::conventional("new", size_bytes),
+            MediaKind::AppendOnly => DeviceSpec::append_only("new", size_bytes),
+            MediaKind::Zoned => DeviceSpec::zoned("new", size_bytes, self.shape.zone_bytes),
+        });
+        let pool = self.log().pool();
+        let joined = match is_spare {
+            true => pool.add_spare(device, false, &DistinctNumbers),
+            false => pool.add_device(device, false, &DistinctNumbers),
+        };
+        let joined = joined.map_err(|e| Violation(format!("a device does not join: {e}")))?;
+        if is_spare {
+            self.spares.insert(usize::from(joined.0));
+        }
+        Ok(usize::from(joined.0))
+    }
+
+    fn lose(&mut self, device: usize, verb: Verb) -> Result<(), Violation> {
+        if verb == Verb::Offline {
+            let offline = self.log().pool().take_offline(index(device));
+            offline.map_err(|e| Violation(format!("device {device} is not taken offline: {e}")))?;
+        } else {
+            self.session.world.sims()[device].inject(Fault::Vanish { after: self.random.below(9) });
+            // The pool meets the loss by a write: a small file is on some of the devices.
+            for _ in 0..40 {
+                if !self.log().pool().takes_writes(index(device)) {
+                    break;
+                }
+                self.operate()?;
+            }
+            if self.log().pool().takes_writes(index(device)) {
+                self.session.world.sims()[device].inject(Fault::Vanish { after: 0 });
+                let offline = self.log().pool().take_offline(index(device));
+                offline.map_err(|e| Violation(format!("device {device} is not given up: {e}")))?;
+            }
+        }
+        self.away.insert(device);
+        self.settle()
+    }
+
+    /// As the product does after a change of its devices.
+    fn settle(&mut self) -> Result<(), Violation> {
+        let settled = self.log().renew_log().map_err(|e| e.to_string());
+        let settled =
+            settled.and_then(|()| self.session.fs().engine().checkpoint().map_err(|e| e.to_string()));
+        settled.map_err(|e| Violation(format!("no checkpoint: {e}")))?;
+        self.must(&Op::Sync)
+    }
+
+    /// Gives up the devices that are away, and works until nothing is due.
+    fn rebuild(&mut self) -> Result<(), Violation> {
+        self.settle()?;
+        self.log().vacate(self.away.iter().map(|n| index(*n)).collect());
+        self.must(&Op::Background(TURNS))?;
+        self.settle()?;
+        self.must(&Op::Background(TURNS))?;
+        self.settle()?;
+        self.settle()?;
+        let due = self.log().due_work();
+        if due.at_risk.is_empty() && self.log().weak_segments() == 0 {
+            self.returned.clear();
+            let empty = |n: &usize| self.log().segments_on(index(*n)) == 0;
+            self.rebuilt = self.away.iter().copied().filter(empty).collect();
+        } else if due.blocked.is_none()
+            && self.working().count() > usize::from(self.shape.data) + usize::from(self.shape.parity)
+        {
+            return Err(Violation(format!("work is left, and nothing blocks it: {due:?}")));
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, device: usize) -> Result<(), Violation> {
+        if self.log().segments_on(index(device)) > 0 {
+            // No room. It goes on leaving.
+            return Ok(());
+        }
+        let removed = self.log().pool().remove_device(index(device));
+        removed.map_err(|e| Violation(format!("device {device} is not removed: {e}")))?;
+        self.gone.insert(device);
+        self.away.remove(&device);
+        self.rebuilt.remove(&device);
+        Ok(())
+    }
+
+    /// The losses that every segment must survive at least.
+    fn losses_must_be_left(&self) -> usize {
+        let not_rebuilt = self.away.difference(&self.rebuilt).count() + self.returned.len();
+        let parity = usize::from(self.shape.parity);
+        let there = self.session.world.sims().len() - self.gone.len() - self.away.len();
+        // An opening without more than m devices needs more than m others.
+        let opens = parity.saturating_sub(self.away.len()).max(there.saturating_sub(parity + 1));
+        parity.saturating_sub(not_rebuilt).min(opens)
+    }
+
+    /// Compares the losses that are left with the least that the run knows, and takes as many devices away.
+    fn judge(&mut self) -> Result<(), Violation> {
+        if let Some(overwrite) = overwrite(&self.session.world) {
+            return Err(Violation(overwrite));
+        }
+        let (left, least) = (self.log().losses_left(), self.losses_must_be_left());
+        let left = left.map(usize::from).filter(|left| *left >= least);
+        let left = left.ok_or_else(|| {
+            Violation(format!("{:?} devices may be lost, and {least} must be", self.log().losses_left()))
+        })?;
+        let world = self.session.world.cut(&Cut::Seeded(self.random.below(u64::MAX)));
+        let mut lost = self.away.clone();
+        for _ in 0..left {
+            let there = (0..world.sims().len()).filter(|n| !lost.contains(n) && !self.gone.contains(n));
+            lost.extend(self.draw(there));
+        }
+        let devices = world.devices().into_iter().enumerate().filter(|(n, _)| !lost.contains(n));
+        let opened = self.shape.open_devices(devices.map(|(_, device)| device).collect(), world.clock());
+        let without = |why: String| Violation(format!("{left} devices may be lost; without {lost:?}: {why}"));
+        let fs = opened.map_err(|e| without(format!("cannot be opened: {e}")))?;
+        let allowed = self.session.history.durable()..=self.session.history.newest();
+        find_state(&fs, &self.session.history, allowed).map(drop).map_err(|v| without(v.0))
+    }
+}
