@@ -96,6 +96,14 @@ impl Warpfire {
         Ok(self.fs().snapshots()?.into_iter().map(SnapshotInfo::from).collect())
     }
 
+    /// The newest snapshot that was made at this moment or before.
+    ///
+    /// # Errors
+    /// `NotFound`; `Damaged`.
+    pub fn snapshot_at(&self, moment: Timestamp) -> Result<SnapshotInfo> {
+        Ok(self.fs().snapshot_at(moment)?.into())
+    }
+
     /// Deletes a snapshot and returns what it was. The deletion is durable on return. Bytes that nothing else
     /// needs become free in the background, and at once when a writer needs them.
     ///

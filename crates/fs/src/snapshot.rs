@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use warpfire_env::sync::Mutex;
 use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex, Timestamp};
 use warpfire_format::fs::{
@@ -64,7 +65,8 @@ impl SnapshotInfo {
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotSums {
     count: AtomicU64,
-    bytes: AtomicU64,
+    /// 2^20 records of the largest sizes fit, also forged ones.
+    bytes: Mutex<u128>,
 }
 
 impl SnapshotSums {
@@ -80,18 +82,18 @@ impl SnapshotSums {
 
     fn add(&self, bytes: u64) {
         self.count.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        *self.bytes.lock() += u128::from(bytes);
     }
 
     fn subtract(&self, bytes: u64) {
         let before = self.count.fetch_sub(1, Ordering::Relaxed);
         assert!(before > 0, "a snapshot that is deleted was counted");
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        *self.bytes.lock() -= u128::from(bytes);
     }
 
     /// The sum of the bytes of the files of all snapshots: snapshots hold at most as many.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        u64::try_from(*self.bytes.lock()).unwrap_or(u64::MAX)
     }
 }
 
@@ -177,6 +179,22 @@ impl<E: Storage> Fs<E> {
         }
         Ok(SnapshotInfo::of(seq, &record))
     }
+
+    /// The newest snapshot that was made at this moment or before.
+    ///
+    /// # Errors
+    /// `NotFound`; `Damaged`.
+    pub fn snapshot_at(&self, moment: Timestamp) -> Result<SnapshotInfo, FsError> {
+        let mut found = None;
+        each_snapshot(&*self.engine, Seq(0), &mut |seq, record| {
+            // In the order in which they were made, whatever the clock said.
+            if timestamp(record.made) <= moment {
+                found = Some(SnapshotInfo::of(seq, record));
+            }
+            true
+        })?;
+        found.ok_or(FsError::NotFound)
+    }
 }
 
 impl<E: Storage + SnapshotStore> Fs<E> {
@@ -236,7 +254,14 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// # Errors
     /// `NotFound`; `Damaged`.
     pub fn open_snapshot(&self, name: &[u8]) -> Result<Arc<SnapshotFs<E>>, FsError> {
-        let snapshot = self.snapshot(name)?;
+        self.open_found_snapshot(&self.snapshot(name)?)
+    }
+
+    /// As `open_snapshot`, for a snapshot that a look-up has found.
+    ///
+    /// # Errors
+    /// As `open_snapshot`.
+    pub fn open_found_snapshot(&self, snapshot: &SnapshotInfo) -> Result<Arc<SnapshotFs<E>>, FsError> {
         // Without a view, the snapshot has just been deleted.
         let view = Arc::new(SnapshotView::open(&self.engine, snapshot.seq).ok_or(FsError::NotFound)?);
         let mut value = Vec::new();

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use warpfire_env::Timestamp;
+
 /// How to mount. `Default` mounts writable, for the mounting user alone, with a sync five seconds after a
 /// change.
 #[derive(Clone, Debug)]
@@ -43,6 +45,9 @@ pub struct MountOptions {
     /// `/run/warpfire` for root; for other users it is `$XDG_RUNTIME_DIR/warpfire`, or `/tmp/warpfire-UID` if
     /// that variable is not set.
     pub views_at: Option<PathBuf>,
+    /// Reads the moment in a name `@MOMENT` in `.snapshots`, with the `@`: it leads to the newest snapshot
+    /// then. The default knows seconds since 1970 only.
+    pub parse_moment: fn(&str) -> Option<Timestamp>,
 }
 
 /// Most threads that serve one mount. Each has a request buffer of its own.
@@ -66,6 +71,10 @@ impl Default for MountOptions {
             inodes_max: 500_000,
             transaction_timeout: Duration::from_secs(3600),
             views_at: None,
+            parse_moment: |text| {
+                let seconds = text.strip_prefix('@')?.parse().ok()?;
+                Some(Timestamp { seconds, nanos: 0 })
+            },
         }
     }
 }

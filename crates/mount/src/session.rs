@@ -128,7 +128,7 @@ pub fn mount<E: Storage + SnapshotStore>(
     };
     let connection = context.connection.clone();
     let known = Arc::clone(&context.nodes);
-    let server = MainServer::new(Arc::clone(&fs), checks, options.inodes_max, context);
+    let server = MainServer::new(Arc::clone(&fs), checks, options, context);
     // Last, because nothing so far needs to be undone: from here on a failure leaves a mount in the tree.
     let (device, mounted) = attach(at, options)?;
     let mounted = Arc::new(mounted);

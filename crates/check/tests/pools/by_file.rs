@@ -3,11 +3,12 @@
 //! The oracle is the engine. It opens the damaged pool for reading and reads every file in pieces. Bytes that
 //! it cannot read are lost. Bytes that it can read, but not after the loss of as many devices as the pool has
 //! parity, are weak. A scrub names the files of its damaged segments before it repairs them, and names the
-//! same as the check of the whole pool. The tests take a few dozen random damages; `WARPFIRE_DAMAGES=1000`
-//! takes so many.
+//! same as the check of the whole pool. The tests take a few dozen random damages. All that is promised:
+//! `WARPFIRE_DAMAGES=1000 cargo test --release -p warpfire-check --test pools by_file -- --nocapture`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_check::{ByteRange, CheckOptions, CheckReport, check};
 use warpfire_env::Device;
@@ -246,43 +247,72 @@ fn joined(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
     all
 }
 
+/// Cases of one pool in `redundancy`.
+const CASES_OF_POOL: u64 = 20;
+
 /// Bytes that lose redundancy, or are lost, are those that the loss of further devices would cost.
 fn redundancy(shape: PoolShape, damages: u64) {
-    let mut draw = RigRandom(shape.2 as u64 * 2000);
+    let next = AtomicU64::new(0);
+    let threads =
+        if damages > CASES_OF_POOL { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
     let (mut exact, mut weak) = (0, 0);
-    for pool in 0..damages.div_ceil(20) {
-        let world = filled(shape, 90 + pool);
-        let sizes = sizes(&world);
-        let undamaged = look(&world, world.devices()).expect("an undamaged pool opens");
-        let mut listing = Listing::new();
-        list(&undamaged, &undamaged.root(), b"", &mut listing).expect("an undamaged pool is listed");
-        for case in 0..damages.min(20) {
-            let fork = world.fork();
-            hurt(&fork, &mut draw);
-            let report = checked(&fork.devices());
-            let (fragile, all_read) = fragile(&fork, usize::from(shape.1), &sizes);
-            // Where metadata has lost redundancy too, a further loss costs more than the bytes of files.
-            let is_exact = report.damage.metadata.is_empty();
-            let all = || format!("{:#?}\n{:#?}", report.damage, report.findings);
-            assert!(all_read || !is_exact, "pool {pool} case {case}: metadata is fragile\n{}", all());
-            for (path, expected) in fragile {
-                let file = report.damage.files.iter().find(|file| file.inode == listing[&path].ino());
-                let said = file.map(|file| joined([&file.lost[..], &file.weak[..]].concat()));
-                let said = said.unwrap_or_default();
-                let is_expected = |range: &ByteRange| {
-                    expected.iter().any(|all| all.start <= range.start && range.end <= all.end)
-                };
-                let is_right =
-                    if is_exact { said == expected } else { !all_read || said.iter().all(is_expected) };
-                let case = format!("pool {pool} case {case}: {}", path.escape_ascii());
-                assert!(is_right, "{case}: {said:?}, not {expected:?}\n{}", all());
-                weak += usize::from(!expected.is_empty());
+    std::thread::scope(|scope| {
+        let work = || {
+            let (mut exact, mut weak) = (0, 0);
+            loop {
+                let pool = next.fetch_add(1, Ordering::Relaxed);
+                let cases = damages.saturating_sub(pool * CASES_OF_POOL).min(CASES_OF_POOL);
+                if cases == 0 {
+                    return (exact, weak);
+                }
+                let found = redundancy_of_pool(shape, pool, cases);
+                (exact, weak) = (exact + found.0, weak + found.1);
             }
-            exact += u64::from(is_exact);
+        };
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            let found = worker.join().expect("no case panics");
+            (exact, weak) = (exact + found.0, weak + found.1);
         }
-    }
+    });
     println!("{damages} damages of a pool {shape:?}: {weak} files lost redundancy, {exact} cases exact");
     assert!(weak > 0 && exact > 0, "no damage hit a file");
+}
+
+/// Returns the number of cases in which only bytes of files were hit, and of files with less redundancy.
+fn redundancy_of_pool(shape: PoolShape, pool: u64, cases: u64) -> (u64, usize) {
+    let mut draw = RigRandom(shape.2 as u64 * 2000 + pool * 1_000_000);
+    let (mut exact, mut weak) = (0, 0);
+    let world = filled(shape, 90 + pool);
+    let sizes = sizes(&world);
+    let undamaged = look(&world, world.devices()).expect("an undamaged pool opens");
+    let mut listing = Listing::new();
+    list(&undamaged, &undamaged.root(), b"", &mut listing).expect("an undamaged pool is listed");
+    for case in 0..cases {
+        let fork = world.fork();
+        hurt(&fork, &mut draw);
+        let report = checked(&fork.devices());
+        let (fragile, all_read) = fragile(&fork, usize::from(shape.1), &sizes);
+        // Where metadata has lost redundancy too, a further loss costs more than the bytes of files.
+        let is_exact = report.damage.metadata.is_empty();
+        let all = || format!("{:#?}\n{:#?}", report.damage, report.findings);
+        assert!(all_read || !is_exact, "pool {pool} case {case}: metadata is fragile\n{}", all());
+        for (path, expected) in fragile {
+            let file = report.damage.files.iter().find(|file| file.inode == listing[&path].ino());
+            let said = file.map(|file| joined([&file.lost[..], &file.weak[..]].concat()));
+            let said = said.unwrap_or_default();
+            let is_expected = |range: &ByteRange| {
+                expected.iter().any(|all| all.start <= range.start && range.end <= all.end)
+            };
+            let is_right =
+                if is_exact { said == expected } else { !all_read || said.iter().all(is_expected) };
+            let case = format!("pool {pool} case {case}: {}", path.escape_ascii());
+            assert!(is_right, "{case}: {said:?}, not {expected:?}\n{}", all());
+            weak += usize::from(!expected.is_empty());
+        }
+        exact += u64::from(is_exact);
+    }
+    (exact, weak)
 }
 
 /// The sizes of all regular files by path, and the sum of them.
@@ -331,6 +361,10 @@ fn with_parity_the_report_names_exactly_the_bytes_that_cannot_be_read() {
 #[test]
 fn bytes_with_less_redundancy_are_exactly_those_that_a_further_loss_would_cost() {
     redundancy(SHAPES[2], damages(8));
+}
+
+#[test]
+fn bytes_of_two_parities_with_less_redundancy_are_those_that_two_further_losses_would_cost() {
     redundancy(SHAPES[3], damages(3));
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The server of a mounted pool does the work. A pool that is not mounted is opened for it.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -29,7 +30,11 @@ Examples:
   warpfire ls pool:/.snapshots/monday     look into it
   warpfire cp -r pool:/.snapshots/monday/photos pool:/photos
                                           copy from it
-  warpfire snapshot delete pool monday tuesday";
+  warpfire ls pool:/.snapshots/@2026-11-20T15:00
+                                          the newest one at that moment
+  warpfire snapshot delete pool monday tuesday
+  warpfire snapshot delete --dry-run pool ..friday
+                                          all up to friday: only show them";
 
 /// Arguments of `warpfire snapshot`.
 #[derive(clap::Args, Debug)]
@@ -79,9 +84,13 @@ struct DeleteArgs {
     #[arg(value_name = "POOL")]
     pool: OsString,
 
-    /// The snapshots.
+    /// The snapshots. `A..B` is all from A to B, `..B` all up to B, `A..` all from A on.
     #[arg(value_name = "NAME", required = true)]
     names: Vec<OsString>,
+
+    /// Show which snapshots would be deleted, and delete none.
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// A snapshot between a client and a server: its name is bytes.
@@ -180,8 +189,7 @@ pub fn list_in(pool: &Warpfire, after: u64) -> Result<Vec<WireSnapshot>, Failure
 fn of_snapshot(name: &[u8], error: &warpfire::Error) -> Failure {
     let shown = quoted(OsStr::from_bytes(name));
     match error.kind() {
-        ErrorKind::NotFound => Failure::new(format_args!("the pool has no snapshot {shown}"))
-            .hint("'warpfire snapshot list' shows them"),
+        ErrorKind::NotFound => no_snapshot(name),
         ErrorKind::AlreadyExists => Failure::new(format_args!("the pool has a snapshot {shown} already"))
             .hint("choose another name, or delete that snapshot first"),
         ErrorKind::InvalidInput => Failure::usage(format_args!("{shown} is no name for a snapshot")).hint(
@@ -189,6 +197,11 @@ fn of_snapshot(name: &[u8], error: &warpfire::Error) -> Failure {
         ),
         _ => Failure::pool(error),
     }
+}
+
+fn no_snapshot(name: &[u8]) -> Failure {
+    Failure::new(format_args!("the pool has no snapshot {}", quoted(OsStr::from_bytes(name))))
+        .hint("'warpfire snapshot list' shows them")
 }
 
 /// Runs the command.
@@ -255,22 +268,24 @@ fn all(next: impl Fn(u64) -> Result<Vec<WireSnapshot>, Failure>) -> Result<Vec<W
     }
 }
 
-fn list(args: &ListArgs) -> Result<(), Failure> {
-    let pool = PoolName::new(&args.pool);
-    let found = match ServerConnection::of_pool(&pool)? {
-        Some(_) => all(|after| match ServerConnection::of_pool(&pool)? {
-            // A connection is for one request.
-            Some(server) => match server.ask(Request::ListSnapshots { after }, |_| ())? {
-                Answer::SnapshotsListed(next) => Ok(next),
-                _ => Err(foreign_answer()),
-            },
-            None => Err(foreign_answer()),
-        })?,
-        None => {
-            let opened = pool::open_as(&Pool::options().read_only(true), &pool)?;
-            all(|after| list_in(&opened, after))?
+/// All snapshots of a pool, from the oldest to the newest.
+fn find_all(pool: &PoolName) -> Result<Vec<WireSnapshot>, Failure> {
+    if ServerConnection::of_pool(pool)?.is_none() {
+        let opened = pool::open_as(&Pool::options().read_only(true), pool)?;
+        return all(|after| list_in(&opened, after));
+    }
+    all(|after| {
+        // A connection is for one request.
+        let server = ServerConnection::of_pool(pool)?.ok_or_else(foreign_answer)?;
+        match server.ask(Request::ListSnapshots { after }, |_| ())? {
+            Answer::SnapshotsListed(next) => Ok(next),
+            _ => Err(foreign_answer()),
         }
-    };
+    })
+}
+
+fn list(args: &ListArgs) -> Result<(), Failure> {
+    let found = find_all(&PoolName::new(&args.pool))?;
     if is_json() {
         return found.iter().try_for_each(|snapshot| print_json(&snapshot.document()));
     }
@@ -289,27 +304,92 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     print(columns.to_string())
 }
 
+/// The snapshots that arguments name, of all from the oldest to the newest.
+fn chosen(found: &[WireSnapshot], arguments: &[OsString]) -> Result<Vec<WireSnapshot>, Failure> {
+    let place = |name: &[u8]| {
+        found.iter().position(|snapshot| snapshot.name == name).ok_or_else(|| no_snapshot(name))
+    };
+    let mut places = BTreeSet::new();
+    for argument in arguments {
+        let bytes = argument.as_bytes();
+        let dots = bytes.windows(2).position(|pair| pair == b"..");
+        match (place(bytes), dots) {
+            // A name may have two dots.
+            (Ok(at), _) => _ = places.insert(at),
+            (Err(failure), None) => return Err(failure),
+            (Err(_), Some(dots)) => {
+                let (first, last) = (&bytes[..dots], &bytes[dots + 2..]);
+                let from = if first.is_empty() { 0 } else { place(first)? };
+                let to = if last.is_empty() { found.len() } else { place(last)? + 1 };
+                if from >= to {
+                    let shown = quoted(argument);
+                    return Err(Failure::usage(format_args!("{shown} names no snapshot"))
+                        .hint("the older one comes first: 'warpfire snapshot list' shows their order"));
+                }
+                places.extend(from..to);
+            }
+        }
+    }
+    Ok(places.into_iter().map(|at| found[at].clone()).collect())
+}
+
 fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     let pool = PoolName::new(&args.pool);
+    let chosen = chosen(&find_all(&pool)?, &args.names)?;
+    if args.dry_run {
+        return chosen.iter().try_for_each(|snapshot| report_deleted(snapshot, "would be deleted"));
+    }
     if ServerConnection::of_pool(&pool)?.is_none() {
         return with_pool(&pool, |pool| {
-            args.names.iter().try_for_each(|name| report_deleted(&delete_in(pool, name.as_bytes())?))
+            chosen.iter().try_for_each(|named| report_deleted(&delete_in(pool, &named.name)?, "is deleted"))
         });
     }
-    for name in &args.names {
+    for named in chosen {
         // A connection is for one request.
         let server = ServerConnection::of_pool(&pool)?.ok_or_else(foreign_answer)?;
-        match server.ask(Request::DeleteSnapshot { name: name.as_bytes().to_vec() }, |_| ())? {
-            Answer::SnapshotDeleted(snapshot) => report_deleted(&snapshot)?,
+        match server.ask(Request::DeleteSnapshot { name: named.name }, |_| ())? {
+            Answer::SnapshotDeleted(snapshot) => report_deleted(&snapshot, "is deleted")?,
             _ => return Err(foreign_answer()),
         }
     }
     Ok(())
 }
 
-fn report_deleted(snapshot: &WireSnapshot) -> Result<(), Failure> {
+fn report_deleted(snapshot: &WireSnapshot, what: &str) -> Result<(), Failure> {
     if is_json() {
         return print_json(&snapshot.document());
     }
-    print(format!("snapshot {} is deleted\n", quoted(snapshot.name().as_os_str())))
+    print(format!("snapshot {} {what}\n", quoted(snapshot.name().as_os_str())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_name_snapshots_and_ranges_of_them() {
+        let found: Vec<WireSnapshot> = [&b"mon"[..], b"tue", b"a..b", b"wed"]
+            .iter()
+            .zip(1..)
+            .map(|(name, number)| WireSnapshot {
+                name: name.to_vec(),
+                made: (0, 0),
+                inodes: 1,
+                file_bytes: 0,
+                number,
+            })
+            .collect();
+        let of = |words: &[&str]| {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            let chosen = chosen(&found, &words).map_err(|failure| failure.to_string())?;
+            Ok::<_, String>(chosen.iter().map(|snapshot| snapshot.number).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&["wed", "mon", "mon"]), Ok(vec![1, 4]));
+        assert_eq!(of(&["mon..tue"]), Ok(vec![1, 2]));
+        assert_eq!(of(&["..tue", "wed.."]), Ok(vec![1, 2, 4]));
+        assert_eq!(of(&["a..b"]), Ok(vec![3]), "a name with two dots");
+        assert_eq!(of(&[".."]), Ok(vec![1, 2, 3, 4]));
+        assert!(of(&["wed..mon"]).is_err_and(|said| said.contains("names no snapshot")));
+        assert!(of(&["mon..sun"]).is_err_and(|said| said.contains("has no snapshot 'sun'")));
+    }
 }

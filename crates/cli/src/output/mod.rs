@@ -9,5 +9,6 @@ pub use documents::{ChangeSummary, ContentPiece, Rfc3339};
 pub use file_info::{FileInfo, mode_letters};
 pub use owners::Owners;
 pub use time::{
-    MomentArgument, age_or_moment, exact_moment, minute_of_day, moment, parse_moment, rfc3339, use_utc,
+    MomentArgument, age_or_moment, exact_moment, minute_of_day, moment, moment_of_name, parse_moment,
+    rfc3339, use_utc,
 };

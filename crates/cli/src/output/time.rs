@@ -107,6 +107,14 @@ pub fn parse_moment(text: &str) -> Result<MomentArgument, String> {
     })
 }
 
+/// The moment in a name `@MOMENT` of a directory of snapshots: `@2026-11-21T08:29` and the like, or `@` and
+/// seconds since 1970.
+#[must_use]
+pub fn moment_of_name(name: &str) -> Option<Timestamp> {
+    let rest = name.strip_prefix('@')?;
+    parse_moment(name).or_else(|_| parse_moment(rest)).ok().map(MomentArgument::timestamp)
+}
+
 fn timestamp_of(at: jiff::Timestamp) -> Timestamp {
     let (seconds, nanos) = (at.as_second(), at.subsec_nanosecond());
     // Before 1970 both count down from zero; a timestamp of a file counts its nanoseconds up.

@@ -1,4 +1,5 @@
-//! Snapshots in the tree of a pool: `/.snapshots/NAME/...` is a path in the snapshot NAME. A mount shows the
+//! Snapshots in the tree of a pool: `/.snapshots/NAME/...` is a path in the snapshot NAME, and
+//! `/.snapshots/@MOMENT/...` one in the newest snapshot at that moment. A mount shows the
 //! same paths, so the command line has one form for both.
 
 use std::ffi::OsStr;
@@ -7,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use warpfire::{Snapshot, Warpfire};
 
 use super::{TreeError, TreeResult};
+use crate::output::moment_of_name;
 
 /// The directory of the root that holds the snapshots.
 pub const SNAPSHOTS: &str = ".snapshots";
@@ -41,7 +43,10 @@ pub fn placed(pool: &Warpfire, path: &Path) -> TreeResult<Placed> {
     Ok(match split(path) {
         None => Placed::Now,
         Some((None, _)) => Placed::Snapshots,
-        Some((Some(name), path)) => Placed::Then(pool.open_snapshot(name)?, path),
+        Some((Some(name), path)) => match name.to_str().and_then(moment_of_name) {
+            None => Placed::Then(pool.open_snapshot(name)?, path),
+            Some(moment) => Placed::Then(pool.open_snapshot(pool.snapshot_at(moment)?.name)?, path),
+        },
     })
 }
 

@@ -41,6 +41,28 @@ fn files_of_a_snapshot_are_read_by_the_verbs_and_copied_back() {
 }
 
 #[test]
+fn a_moment_stands_for_the_newest_snapshot_then() {
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    fixture.local("file", b"then");
+    fixture.run(["cp", "file", "pool:/"]).succeeded();
+    fixture.run(["snapshot", "create", "pool", "monday"]).succeeded();
+    fixture.run(["rm", "pool:/file"]).succeeded();
+    for moment in ["@2200-01-01", "@2200-01-01T00:00", "@2200-01-01T00:00:00Z", "@7258118400"] {
+        let path = format!("pool:/.snapshots/{moment}/file");
+        assert_eq!(fixture.run(["cat", &path]).succeeded(), "then", "{moment}");
+        assert_eq!(fixture.run(["ls", &path]).succeeded().lines().count(), 1, "{moment}");
+    }
+    fixture.run(["ls", "pool:/.snapshots/@2001-01-01"]).failed(1);
+    if can_mount() {
+        fs::create_dir(fixture.path("mnt")).expect("a new directory");
+        fixture.run(["mount", "pool", "mnt"]).succeeded();
+        let mounted = MountedFixture(fixture);
+        let there = mounted.0.path("mnt/.snapshots/@2200-01-01T00:00/file");
+        assert_eq!(fs::read(there).expect("read"), b"then");
+    }
+}
+
+#[test]
 fn snapshots_are_listed_in_order_and_deleted_by_name() {
     let fixture = Fixture::pool(1, 1, 0, 64);
     assert_eq!(fixture.run(["snapshot", "list", "pool"]).succeeded(), "the pool has no snapshots\n");
@@ -51,8 +73,16 @@ fn snapshots_are_listed_in_order_and_deleted_by_name() {
     let by_time = made[0]["name"].as_str().expect("a name").to_owned();
     assert!(by_time.starts_with("20") && by_time.ends_with('Z'), "{by_time}");
     assert_eq!(names(&fixture, "pool"), ["one", "two", "three", &by_time]);
+    let plan = fixture.run(["snapshot", "delete", "--dry-run", "pool", "two.."]).succeeded();
+    assert_eq!(plan.lines().count(), 3, "{plan}");
+    assert!(plan.starts_with("snapshot two would be deleted\n"), "{plan}");
+    assert_eq!(names(&fixture, "pool").len(), 4, "a plan deletes nothing");
     fixture.run(["snapshot", "delete", "pool", "two", &by_time]).succeeded();
     assert_eq!(names(&fixture, "pool"), ["one", "three"]);
+    let refused = fixture.run(["snapshot", "delete", "pool", "three..one"]).failed(2);
+    assert!(refused.contains("names no snapshot; the older one comes first"), "{refused}");
+    fixture.run(["snapshot", "delete", "pool", "..three"]).succeeded();
+    assert!(names(&fixture, "pool").is_empty());
     fixture.run(["fsck", "pool"]).succeeded();
 }
 

@@ -179,7 +179,7 @@ fn a_check_of_a_mounted_pool_finds_nothing_while_files_are_made_and_removed() {
             let mut made = 0u64;
             while !stop.load(Ordering::Relaxed) {
                 let name = |number: u64| pool.0.path(&format!("mnt/made-{}", number % 50));
-                std::fs::write(name(made), bytes(made, 60_000)).expect("written");
+                std::fs::write(name(made), bytes(made, 6000)).expect("written");
                 if !made.is_multiple_of(2) {
                     std::fs::remove_file(name(made)).expect("removed");
                 }
@@ -187,14 +187,19 @@ fn a_check_of_a_mounted_pool_finds_nothing_while_files_are_made_and_removed() {
                     std::fs::File::open(pool.0.path("mnt")).and_then(|root| root.sync_all()).expect("synced");
                 }
                 made += 1;
+                // The pool is small: it must not need the space that a check keeps.
+                std::thread::park_timeout(Duration::from_millis(2));
             }
             made
         });
-        for place in ["mnt", "pool"].repeat(5) {
-            let said = pool.0.run(["fsck", place]).succeeded();
+        let checks: Vec<_> =
+            ["mnt", "pool"].repeat(5).iter().map(|place| pool.0.run(["fsck", place])).collect();
+        // Before anything can fail: the writer ends.
+        stop.store(true, Ordering::Relaxed);
+        for check in checks {
+            let said = check.succeeded();
             assert!(said.contains("\nclean: 0 errors, 0 repairable, "), "{said}");
         }
-        stop.store(true, Ordering::Relaxed);
         assert!(writer.join().expect("it writes") > 0);
     });
     pool.0.run(["umount", "mnt"]).succeeded();

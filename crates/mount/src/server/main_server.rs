@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use warpfire_env::Timestamp;
 use warpfire_fs::{FileKind, Fs, FsError, Seq, SnapshotFs};
 use warpfire_fuse::{
     AttrChange, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, NewNode,
@@ -38,7 +39,7 @@ use super::request::{RequestResult, STALE, sized};
 use super::{Refusal, Server, ServerContext};
 use crate::invalidation_gate::InvalidationGate;
 use crate::kernel_nodes::KernelNodes;
-use crate::options::PermissionChecks;
+use crate::options::{MountOptions, PermissionChecks};
 use crate::views::MountKind;
 
 /// The name of the directory of snapshots in the root.
@@ -68,6 +69,8 @@ pub(crate) struct MainServer<E: Storage> {
     checks: PermissionChecks,
     /// Most inodes that the kernel remembers of one snapshot before it is asked to forget some.
     inodes_max: usize,
+    /// Reads the moment in a name `@MOMENT`.
+    parse_moment: fn(&str) -> Option<Timestamp>,
     shown: Mutex<ShownSnapshots<E>>,
 }
 
@@ -79,9 +82,12 @@ struct ShownSnapshots<E: Storage> {
 }
 
 impl<E: Storage> ShownSnapshots<E> {
-    /// The slot of a snapshot.
-    fn slot_of(&self, seq: Seq) -> Option<u64> {
-        self.slots.iter().find(|(_, (of, _))| *of == seq).map(|(slot, _)| *slot)
+    /// The server of a snapshot that has a slot. A lookup of its root is counted: `forget` finds the count,
+    /// or has freed the slot before.
+    fn enter(&self, seq: Seq) -> Option<Arc<SnapshotServer<E>>> {
+        let (_, server) = self.slots.values().find(|(of, _)| *of == seq)?;
+        server.count_root();
+        Some(Arc::clone(server))
     }
 
     /// A free slot; `None` if all are taken.
@@ -126,12 +132,13 @@ impl<E: Storage + SnapshotStore> MainServer<E> {
     pub(crate) fn new(
         fs: Arc<Fs<E>>,
         checks: PermissionChecks,
-        inodes_max: usize,
+        options: &MountOptions,
         context: ServerContext,
     ) -> MainServer<E> {
         let main = Server::new(Arc::clone(&fs), checks, context);
         let shown = Mutex::new(ShownSnapshots { slots: BTreeMap::new(), last: 0 });
-        MainServer { fs, main, checks, inodes_max, shown }
+        let MountOptions { inodes_max, parse_moment, .. } = *options;
+        MainServer { fs, main, checks, inodes_max, parse_moment, shown }
     }
 
     /// The server of the snapshot that an inode is in.
@@ -145,22 +152,29 @@ impl<E: Storage + SnapshotStore> MainServer<E> {
         }
     }
 
-    /// The server of the snapshot with this name. A lookup of its root is counted.
+    /// The server of the snapshot with this name, or of the newest one at the moment `@MOMENT`. A lookup of
+    /// its root is counted.
     fn enter(&self, name: &[u8]) -> Result<Arc<SnapshotServer<E>>, FsError> {
-        let seq = self.fs.snapshot(name)?.seq;
-        let mut shown = self.shown.lock();
-        let known = shown.slot_of(seq);
-        if let Some(slot) = known {
-            let server = &shown.slots[&slot].1;
-            // Under the lock: `forget` finds the count, or has freed the slot before.
-            server.count_root();
-            return Ok(Arc::clone(server));
+        let snapshot = match name.strip_prefix(b"@") {
+            None => self.fs.snapshot(name)?,
+            Some(_) => {
+                let text = std::str::from_utf8(name).map_err(|_| FsError::NotFound)?;
+                self.fs.snapshot_at((self.parse_moment)(text).ok_or(FsError::NotFound)?)?
+            }
+        };
+        if let Some(server) = self.shown.lock().enter(snapshot.seq) {
+            return Ok(server);
         }
-        let then = self.fs.open_snapshot(name)?;
+        // Unlocked: it reads the devices.
+        let then = self.fs.open_found_snapshot(&snapshot)?;
+        let mut shown = self.shown.lock();
+        if let Some(server) = shown.enter(snapshot.seq) {
+            return Ok(server);
+        }
         let slot = shown.next_slot().ok_or(FsError::Busy)?;
         let server = Arc::new(self.server_of(then, slot));
         server.count_root();
-        shown.slots.insert(slot, (seq, Arc::clone(&server)));
+        shown.slots.insert(slot, (snapshot.seq, Arc::clone(&server)));
         Ok(server)
     }
 

@@ -57,6 +57,25 @@ fn a_snapshot_is_a_directory_that_shows_its_moment() {
 }
 
 #[test]
+fn a_moment_leads_to_the_newest_snapshot_then() {
+    let Some(mount) = MountFixture::new() else { return };
+    for name in ["one", "two"] {
+        fs::write(mount.at("file"), name).unwrap();
+        mount.fs().create_snapshot(name.as_bytes()).unwrap();
+    }
+    let then = |name: &str| fs::read(mount.at(".snapshots").join(name).join("file"));
+    assert_eq!(then("@99999999999").unwrap(), b"two");
+    // While another one is in use.
+    let _held = File::open(mount.at(".snapshots/one/file")).unwrap();
+    assert_eq!(then("@99999999999").unwrap(), b"two");
+    mount.fs().delete_snapshot(b"two").unwrap();
+    assert_eq!(then("@99999999999").unwrap(), b"one");
+    for none in ["@1000", "@", "@monday"] {
+        assert_eq!(then(none).unwrap_err().kind(), ErrorKind::NotFound, "{none}");
+    }
+}
+
+#[test]
 fn nothing_below_the_directory_of_snapshots_changes() {
     let Some(mount) = MountFixture::new() else { return };
     fs::write(mount.at("file"), b"then").unwrap();

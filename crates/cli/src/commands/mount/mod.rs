@@ -30,6 +30,7 @@ use self::service::ServerLog;
 use super::pool;
 use crate::found_pool::search_in;
 use crate::location::PoolName;
+use crate::output::moment_of_name;
 
 mod another_place;
 pub mod control;
@@ -284,6 +285,7 @@ impl MountWords {
     fn mount_options(&self, pool: &str) -> MountOptions {
         let usual = MountOptions::default();
         MountOptions {
+            parse_moment: moment_of_name,
             read_only: self.read_only,
             allow_other: self.allow_other,
             suid: self.suid,
