@@ -84,6 +84,11 @@ fn nothing_is_written_while_a_reader_loads() {
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             for number in (1..).take_while(|_| !ends.load(Ordering::Relaxed)) {
+                // A state that is frozen for long keeps all zones.
+                while pool.free_segments(SegmentKind::Bulk) == 0 {
+                    let _given_up = pool.find_free_zones();
+                    std::thread::yield_now();
+                }
                 let _ = write_segment(&pool, id(number), &[5000, 300, 40_000]);
                 pool.write_root(&number.to_le_bytes()).unwrap();
                 pool.free(id(number)).unwrap();
