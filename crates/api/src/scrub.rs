@@ -103,6 +103,8 @@ impl Warpfire {
             }
             after = Some(step.segment);
         }
+        // The last ones may have become free since they were counted.
+        scrub.segments_left = 0;
         weak.extend(engine.log().damaged()?);
         let weak: BTreeSet<u64> = weak.iter().map(|segment| segment.get()).collect();
         scrub.weak = weak.into_iter().filter(|segment| !scrub.damaged.contains(segment)).collect();
@@ -130,5 +132,36 @@ impl Warpfire {
         self.shared.health.store(&self.shared.open_pool)?;
         self.sync()?;
         Ok(scrub)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warpfire_sim_env::{DeviceSpec, SimWorld};
+
+    use super::*;
+    use crate::Pool;
+
+    #[test]
+    fn a_scrub_ends_whole_when_its_last_segments_become_free() {
+        let world = SimWorld::of(3, 3, &DeviceSpec::conventional("flash", 64 << 20));
+        let options = Pool::options().data(2).parity(1).background(false);
+        let fs = options.create_on(world.devices()).expect("blank devices make a pool");
+        fs.write("/kept", vec![1; 1 << 20]).expect("there is room");
+        fs.fs().engine().flush().expect("tables are written");
+        fs.write("/last", vec![2; 12 << 20]).expect("there is room");
+        let mut is_removed = false;
+        let scrub = fs.scrub(|so_far| {
+            if so_far.segments == 1 {
+                assert!(so_far.segments_left > 1, "there are segments to free");
+                fs.remove_file("/last").expect("removed");
+                fs.trim(|_| ControlFlow::Continue(())).expect("its segments are free now");
+                is_removed = true;
+            }
+            ControlFlow::Continue(())
+        });
+        let scrub = scrub.expect("nothing fails");
+        assert!(is_removed && scrub.is_whole() && scrub.segments < 4, "{scrub:?}");
+        assert!(fs.health().last_scrub.is_some(), "the pool remembers it");
     }
 }
