@@ -11,14 +11,18 @@ mod output;
 mod progress;
 mod tree;
 mod verbose;
+mod wrong_words;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
-use clap::error::{ContextKind, ContextValue};
 use commands::mount::mount_helper;
-use warpfire_terminal::{Failure, set_json};
+use warpfire_terminal::set_json;
+use wrong_words::{asks_for_json, wrong_words};
+
+/// Without any word, the help is printed to stderr.
+const HELP_FOR_NO_WORDS: clap::error::ErrorKind =
+    clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
 
 fn main() -> ExitCode {
     let is_helper = mount_helper::is_helper(std::env::args_os().next().as_deref());
@@ -29,12 +33,12 @@ fn main() -> ExitCode {
     };
     let cli = match args::Cli::try_parse_from(&words) {
         Ok(cli) => cli,
-        Err(error) if error.use_stderr() && asks_for_json(&words) => {
-            set_json(true);
-            return wrong_words(&error).report();
-        }
         // Help and versions come this way too.
-        Err(error) => error.exit(),
+        Err(error) if !error.use_stderr() || error.kind() == HELP_FOR_NO_WORDS => error.exit(),
+        Err(error) => {
+            set_json(asks_for_json(&words));
+            return wrong_words(&words, &error).report();
+        }
     };
     set_json(cli.json);
     found_pool::search_in(&cli.search);
@@ -49,31 +53,5 @@ fn main() -> ExitCode {
         Ok(exit) => exit,
         Err(failure) if is_helper => failure.exit_code(mount_helper::MOUNT_FAILED).report(),
         Err(failure) => failure.report(),
-    }
-}
-
-/// Whether words that could not be parsed ask for JSON.
-fn asks_for_json(words: &[OsString]) -> bool {
-    words.iter().take_while(|word| *word != "--").any(|word| word == "--json")
-}
-
-/// The parser's error as a failure with a hint.
-fn wrong_words(error: &clap::Error) -> Failure {
-    let text = error.render().to_string();
-    let first = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
-    let failure = Failure::usage(first.strip_prefix("error: ").unwrap_or(&first));
-    let suggested = error.context().find_map(|(kind, value)| match (kind, value) {
-        (ContextKind::SuggestedArg | ContextKind::SuggestedSubcommand, ContextValue::String(word)) => {
-            Some(word.clone())
-        }
-        (ContextKind::SuggestedArg | ContextKind::SuggestedSubcommand, ContextValue::Strings(words)) => {
-            // The most similar one is the last.
-            words.last().cloned()
-        }
-        _ => None,
-    });
-    match suggested {
-        Some(word) => failure.hint(format_args!("did you mean '{word}'?")),
-        None => failure.hint("'warpfire help' shows the commands, and 'warpfire help COMMAND' their words"),
     }
 }

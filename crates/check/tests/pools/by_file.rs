@@ -46,6 +46,9 @@ fn list(fs: &TestFs, dir: &NodeRef, at: &[u8], found: &mut Listing) -> Result<()
     Ok(())
 }
 
+/// Bytes that are read in one call.
+const PIECE_BYTES: u64 = 64 << 10;
+
 /// The ranges of a file that cannot be read, to the byte.
 fn unreadable(fs: &TestFs, node: &NodeRef, size: u64) -> Vec<ByteRange> {
     let fails = |from: u64, to: u64| {
@@ -59,7 +62,7 @@ fn unreadable(fs: &TestFs, node: &NodeRef, size: u64) -> Vec<ByteRange> {
     let mut ranges = Vec::new();
     let mut at = 0;
     while at < size {
-        let piece = size.min(at + (16 << 10));
+        let piece = size.min(at + PIECE_BYTES);
         if !fails(at, piece) {
             at = piece;
             continue;
@@ -73,7 +76,7 @@ fn unreadable(fs: &TestFs, node: &NodeRef, size: u64) -> Vec<ByteRange> {
         let start = bad - 1;
         // Lost bytes come in blocks and slices, so a stretch with two lost ends is lost between them.
         let mut end = bad;
-        for step in [512, 32, 1] {
+        for step in [4096, 512, 32, 1] {
             while end < size && fails(end, end + 1) && fails(size.min(end + step) - 1, size.min(end + step)) {
                 end = size.min(end + step);
             }

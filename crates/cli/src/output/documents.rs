@@ -1,9 +1,10 @@
 //! Documents that several commands print with `--json`. The others stand beside their commands.
 
-use serde::{Serialize, Serializer};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use warpfire::Timestamp;
 
-use super::time::rfc3339;
+use super::time::{parse_moment, rfc3339};
 
 /// The end of a command that changes files, also of one that failed for some of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
@@ -35,5 +36,12 @@ pub struct Rfc3339(pub Timestamp);
 impl Serialize for Rfc3339 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&rfc3339(self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Rfc3339 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_moment(&text).map(|moment| Rfc3339(moment.timestamp())).map_err(D::Error::custom)
     }
 }

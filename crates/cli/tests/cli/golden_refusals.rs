@@ -89,6 +89,18 @@ const ROWS: &[(&str, i32, &str)] = &[
     ("ls :/", 2, "no pool is named; name its devices, or set WARPFIRE_POOL"),
     ("umount pool", 1, "no pool is mounted at pool; name the directory that the pool is mounted on"),
     ("tx list --in .", 1, "no pool is mounted at .; name a directory on a mounted pool with --in"),
+    // Words that cannot be understood.
+    ("lss pool", 2, "'warpfire' has no command 'lss'; did you mean 'ls'?"),
+    ("device ad pool x", 2, "'warpfire device' has no command 'ad'; did you mean 'add'?"),
+    ("ls --lnog pool", 2, "'warpfire ls' has no option '--lnog'; did you mean '--long'?"),
+    ("ls --color pool", 2, "'warpfire ls' has no option '--color'; 'warpfire help ls' shows its arguments"),
+    ("mkfs --data", 2, "'--data <K>' needs a value; 'warpfire help mkfs' shows its arguments"),
+    (
+        "mkfs --size huge z.img",
+        2,
+        "'--size <SIZE>': 'huge' is not a size; write for example 4096, 64K or 1.5G; \
+         'warpfire help mkfs' shows its arguments",
+    ),
     // Pools that cannot be made.
     ("mkfs nodir/b.img", 1, "nodir: No such file or directory; make the directory first"),
     ("mkfs --size 32M nodir/b.img", 3, "nodir/b.img: No such file or directory; make the directory first"),

@@ -209,7 +209,7 @@ fn errors_are_documents_with_kind_errno_message_hint_and_path() {
     assert!(error["message"].as_str().expect("text").contains("POOL:/path"), "{error}");
     // After `--` it is a name.
     let said = fixture.run(["ls", "--lnog", "--", "--json"]).failed(2);
-    assert!(said.starts_with("error: "), "{said}");
+    assert!(said.starts_with("warpfire: 'warpfire ls' has no option '--lnog'; "), "{said}");
 }
 
 /// The bytes of a text in base64.

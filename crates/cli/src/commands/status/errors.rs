@@ -7,13 +7,13 @@ use warpfire_check::ByteRange;
 use warpfire_mount::FailedRequest;
 use warpfire_terminal::{grouped, shown};
 
-use crate::output::rfc3339;
+use crate::output::{Rfc3339, moment};
 
 /// A failure of requests.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ErrorReport {
     /// When it happened last, as RFC 3339 in UTC.
-    pub at: String,
+    pub at: Rfc3339,
     /// How often it has happened.
     pub count: u64,
     /// The first request that met it: `read`, `lookup`.
@@ -38,7 +38,7 @@ pub struct ErrorReport {
 impl From<&FailedRequest> for ErrorReport {
     fn from(failed: &FailedRequest) -> Self {
         ErrorReport {
-            at: rfc3339(failed.at),
+            at: Rfc3339(failed.at),
             count: failed.count,
             operation: failed.operation.to_owned(),
             path: failed.path.clone(),
@@ -71,7 +71,8 @@ pub fn in_words(errors: &[ErrorReport]) -> String {
             1 => "once".to_owned(),
             count => format!("{} times", grouped(count)),
         };
-        text += &format!("{label:<13} {} of {place}{by}, {times}, last at {}\n", error.operation, error.at);
+        let at = moment(error.at.0);
+        text += &format!("{label:<13} {} of {place}{by}, {times}, last at {at}\n", error.operation);
         let lost: Vec<String> =
             error.lost.iter().map(|lost| format!("{}..{}", lost.start, lost.end)).collect();
         let lost =

@@ -5,7 +5,7 @@ use warpfire::{Health, StateAge, Stats};
 use warpfire_terminal::{counted, grouped, shown};
 
 use crate::commands::pool::away_words;
-use crate::output::rfc3339;
+use crate::output::{Rfc3339, moment};
 
 /// What the pool remembers of errors and damage.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub struct HealthReport {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LastScrubReport {
     /// Its end (RFC 3339).
-    pub ended: String,
+    pub ended: Rfc3339,
     /// Segments in which something did not verify, or with less redundancy than the devices allowed.
     pub damaged_segments: u64,
     /// Segments among them that could not be repaired.
@@ -46,7 +46,7 @@ impl HealthReport {
     /// The health of a pool.
     pub fn new(health: &Health, stats: &Stats) -> Self {
         let last_scrub = health.last_scrub.map(|scrub| LastScrubReport {
-            ended: rfc3339(scrub.ended),
+            ended: Rfc3339(scrub.ended),
             damaged_segments: scrub.damaged_segments,
             unrepaired_segments: scrub.unrepaired_segments,
             lost_devices: scrub.lost_devices,
@@ -141,7 +141,7 @@ impl HealthReport {
             None => "last scrub: never\n".to_owned(),
             Some(scrub) => format!(
                 "last scrub: {}, {}, {} not repaired\n",
-                scrub.ended,
+                moment(scrub.ended.0),
                 counted(scrub.damaged_segments, "segment to repair", "segments to repair"),
                 grouped(scrub.unrepaired_segments),
             ),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use warpfire::{ScrubRound, ScrubSchedule, Upkeep, UpkeepReason, UpkeepWishes, UpkeepWork};
 use warpfire_terminal::{Size, counted, duration};
 
-use crate::output::rfc3339;
+use crate::output::{Rfc3339, moment};
 
 const SECOND_NANOS: u64 = 1_000_000_000;
 
@@ -89,7 +89,7 @@ pub struct ScheduleReport {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RoundReport {
     /// Its beginning, in UTC.
-    pub began: String,
+    pub began: Rfc3339,
     /// Segments that it has verified.
     pub segments: u64,
     /// Damaged segments among them.
@@ -127,7 +127,7 @@ impl UpkeepReport {
             seconds_left: upkeep.time_left.map(|left| left.as_secs()),
             schedule: wishes.scrub.as_ref().map(ScheduleReport::new),
             scrub: round.map(|round| RoundReport {
-                began: rfc3339(round.began),
+                began: Rfc3339(round.began),
                 segments: round.segments,
                 damaged_segments: round.damaged_segments,
                 ended: round.has_ended,
@@ -208,7 +208,8 @@ impl UpkeepReport {
         if let Some(RoundReport { began, segments, damaged_segments, ended }) = &self.scrub {
             let is_running = if *ended { "has ended" } else { "is running" };
             text += &format!(
-                "              the scrub of {began} {is_running}: {} verified, {damaged_segments} damaged\n",
+                "              the scrub of {} {is_running}: {} verified, {damaged_segments} damaged\n",
+                moment(began.0),
                 counted(*segments, "segment", "segments"),
             );
         }
@@ -278,6 +279,7 @@ mod tests {
              upkeep        waits: needs a free zone on a device other than a.img, b.img\n"
         );
         assert_eq!(UpkeepReport::default().in_words(), "");
+        let began = warpfire::Timestamp { seconds: 1_795_226_400, nanos: 0 };
         let scheduled = UpkeepReport {
             work: vec![WorkReport { reason: "risk".to_owned(), segments: 2, bytes: 1 << 20 }],
             rate_limit_bytes: Some(200 << 20),
@@ -287,7 +289,7 @@ mod tests {
                 rate_bytes: Some(50 << 20),
             }),
             scrub: Some(RoundReport {
-                began: "2026-11-21T02:00:00Z".to_owned(),
+                began: Rfc3339(began),
                 segments: 7,
                 damaged_segments: 1,
                 ended: false,
@@ -296,10 +298,14 @@ mod tests {
         };
         assert_eq!(
             scheduled.in_full(),
-            "upkeep        has nothing to do\n\
-             risk          2 segments, 1 MiB to write\n\
-             rate          200 MiB/s\n\
-             scrub         every 30 days, 01:00-06:00, 50 MiB/s\n              the scrub of 2026-11-21T02:00:00Z is running: 7 segments verified, 1 damaged\n"
+            format!(
+                "upkeep        has nothing to do\n\
+                 risk          2 segments, 1 MiB to write\n\
+                 rate          200 MiB/s\n\
+                 scrub         every 30 days, 01:00-06:00, 50 MiB/s\n              \
+                 the scrub of {} is running: 7 segments verified, 1 damaged\n",
+                moment(began),
+            )
         );
     }
 }
