@@ -9,7 +9,7 @@ use warpfire_fs::{Follow, FsError, NodeRef};
 use warpfire_meta::Storage;
 
 use crate::warpfire::FILE_MODE;
-use crate::{Engine, File, FileType, Metadata, Result, SetMetadata, Warpfire};
+use crate::{Engine, Error, File, FileType, Metadata, Result, SetMetadata, Warpfire};
 
 /// An open directory. Its calls take names, not paths: they skip the walk from the root. The directory stays
 /// usable after it was renamed or moved.
@@ -196,11 +196,16 @@ const PAGE_NAMES: usize = 1024;
 
 /// A listing of a directory, page by page, without `.` and `..`. A name that exists from the first page to
 /// the last comes exactly once, whatever else changes in between.
+///
+/// Where metadata is damaged, the listing has an error of kind `Damaged` and goes on after it with the names
+/// that can be read. Names that were removed may come back then. In a transaction the listing ends.
 pub struct ReadDir<E: Storage = Engine> {
     dir: Dir<E>,
     page: VecDeque<warpfire_fs::DirEntry>,
     /// The last name of the page. `None` if no page follows.
     after: Option<Vec<u8>>,
+    /// The damage that the page has passed.
+    damage: Option<Error>,
 }
 
 impl<E: Storage> std::fmt::Debug for ReadDir<E> {
@@ -211,14 +216,22 @@ impl<E: Storage> std::fmt::Debug for ReadDir<E> {
 
 impl<E: Storage> ReadDir<E> {
     pub(crate) fn start(pool: &Warpfire<E>, node: NodeRef) -> Result<Self> {
-        let mut listing = ReadDir { dir: Dir::at(pool, node), page: VecDeque::new(), after: None };
+        let mut listing =
+            ReadDir { dir: Dir::at(pool, node), page: VecDeque::new(), after: None, damage: None };
         listing.read_page(None)?;
         Ok(listing)
     }
 
     fn read_page(&mut self, after: Option<&[u8]>) -> Result<()> {
-        let pool = &self.dir.pool;
-        let page = pool.fs().readdir(&pool.identity().caller(), &self.dir.node, after, PAGE_NAMES)?;
+        let (fs, caller) = (self.dir.pool.fs(), self.dir.pool.identity().caller());
+        let page = match fs.readdir(&caller, &self.dir.node, after, PAGE_NAMES) {
+            Err(error @ FsError::Damaged { .. }) => {
+                let (page, is_past) = fs.readdir_past_damage(&caller, &self.dir.node, after, PAGE_NAMES)?;
+                self.damage = is_past.then(|| error.into());
+                page
+            }
+            page => page?,
+        };
         self.after = page.last().filter(|_| page.len() == PAGE_NAMES).map(|last| last.name.to_vec());
         self.page = page.into();
         Ok(())
@@ -229,11 +242,14 @@ impl<E: Storage> Iterator for ReadDir<E> {
     type Item = Result<DirEntry<E>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.page.is_empty() {
-            let after = self.after.take()?;
-            if let Err(error) = self.read_page(Some(&after)) {
-                return Some(Err(error));
-            }
+        if self.page.is_empty()
+            && let Some(after) = self.after.take()
+            && let Err(error) = self.read_page(Some(&after))
+        {
+            return Some(Err(error));
+        }
+        if let Some(damage) = self.damage.take() {
+            return Some(Err(damage));
         }
         let entry = self.page.pop_front()?;
         Some(Ok(DirEntry { dir: self.dir.clone(), entry }))

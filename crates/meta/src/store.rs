@@ -54,6 +54,16 @@ impl MetaError {
     pub(crate) fn is_no_space(&self) -> bool {
         matches!(self, MetaError::Log(LogError::NoSpace) | MetaError::Slices(SliceError::NoSpace))
     }
+
+    /// Whether bytes of a table cannot be read, or do not decode.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            MetaError::Corrupt { .. }
+                | MetaError::Log(LogError::Damaged(_) | LogError::Corrupt { .. } | LogError::BadPointer(_))
+                | MetaError::Slices(SliceError::Damaged { .. })
+        )
+    }
 }
 
 /// The reason why a commit did not succeed.
@@ -108,6 +118,10 @@ pub struct ScanPage {
     pub(crate) entries: Vec<(u32, u32, u32)>,
     /// Whether keys remain beyond the last entry.
     pub more: bool,
+    pub(crate) passes_damage: bool,
+    /// Whether the scan has passed such a block. Entries may then be missing, and others may be older than
+    /// those that the block held.
+    pub has_passed_damage: bool,
 }
 
 /// One key and its folded value.
@@ -120,11 +134,19 @@ pub struct ScanEntry<'a> {
 }
 
 impl ScanPage {
+    /// A page for which a forward scan of the engine goes on after blocks that cannot be read. Scans of other
+    /// stores fail there.
+    #[must_use]
+    pub fn past_damage() -> ScanPage {
+        ScanPage { passes_damage: true, ..ScanPage::default() }
+    }
+
     /// Empties the page and keeps its memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
         self.more = false;
+        self.has_passed_damage = false;
     }
 
     /// Adds an entry: for engines that implement `Store`.

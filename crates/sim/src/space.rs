@@ -114,7 +114,11 @@ pub fn check_copy(copy: &SimWorld, shape: &Shape, model: &Model) -> Result<Check
     let fs = shape.open(copy).map_err(|e| Violation(format!("a copy cannot be opened: {e}")))?;
     fs.sync().map_err(|e| Violation(format!("a copy cannot be synced: {e}")))?;
     let report = fsck(copy)?;
-    recount(&fs, shape, &report)?;
+    // The log counts no space of a device that it does not use, such as one that has lost the write of a root
+    // and now looks like an old copy. The check reads all devices.
+    if fs.engine().log().pool().status().lost() == 0 {
+        recount(&fs, shape, &report)?;
+    }
     count_files(model, &report)?;
     census(&fs, model, Some(&report))?;
     Ok(report)

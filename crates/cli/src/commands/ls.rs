@@ -167,7 +167,7 @@ impl Listing<'_> {
         let needs_metadata = is_sorted || self.args.is_long() || self.list.is_some();
         let mut sorted = Vec::new();
         while let Some(entry) = fs.next_entry(&mut entries) {
-            let entry = entry.map_err(failed)?;
+            let Some(entry) = self.tally.take(entry.map_err(failed))? else { continue };
             let path = path.join(entry.file_name());
             if self.args.recursive && entry.file_type() == FileType::Dir {
                 waiting.push(path.clone());

@@ -18,6 +18,10 @@ use serde_json::Value;
 use crate::fixture::{CommandResult, Fixture, bytes, tree};
 
 const BLOCK: u64 = 4096;
+/// Files with long names in one directory.
+const MANY: usize = 300;
+/// The content of so short a file may be in its record.
+const INLINE_BYTES_MAX: usize = 64;
 /// Damages of one pool, after which another is made.
 const DAMAGES_OF_POOL: u64 = 50;
 
@@ -127,6 +131,13 @@ impl Laid {
             }
             sources.insert(path, content);
         }
+        // Many names fill blocks of tables, so that a lost block has some of them.
+        for n in 0..MANY {
+            let path = format!("many/{n:03}-{}", "long".repeat(20));
+            let content = bytes(draw.below(u64::MAX), 20 + n % 40);
+            fixture.local(&format!("tree/{path}"), &content);
+            sources.insert(path, content);
+        }
         fixture.run(["cp", "-r", "tree", "pool:/"]).succeeded();
         // Two files that share all their slices are lost together.
         fixture.run(["cp", "pool:/tree/dir/f13", "pool:/tree/shared"]).succeeded();
@@ -169,8 +180,12 @@ impl Laid {
             }
             self.segments.insert(id, segment);
         }
-        for path in self.sources.keys() {
+        for (path, source) in &self.sources {
             let mut pieces = Vec::new();
+            if source.len() <= INLINE_BYTES_MAX {
+                self.pieces.insert(path.clone(), pieces);
+                continue;
+            }
             for record in list(&self.inspect(&["inode", &format!("pool:/tree/{path}")])[0]["records"]) {
                 let key = record["key"].as_str().expect("a key");
                 let region = key.strip_prefix("region ").and_then(|rest| rest.split(' ').next());
@@ -206,13 +221,17 @@ impl Laid {
                 self.images[device].read_exact_at(into, at).expect("an image is read");
             }
             // The bytes of the shortest files are in tables.
-            assert!(found == *source || self.pieces[path].is_empty() && source.len() <= 64, "{path}");
+            assert!(found == *source || source.len() <= INLINE_BYTES_MAX, "{path}");
         }
     }
 
     /// Draws the blocks of one damage: up to 64 on a column, together or apart, on one or more columns.
     fn draw(&self, draw: &mut Draw) -> Blocks {
-        let of_files = draw.below(8) > 0;
+        let (of_files, blocks) = (draw.below(8) > 0, 1 << draw.below(7));
+        self.draw_blocks(draw, of_files, blocks)
+    }
+
+    fn draw_blocks(&self, draw: &mut Draw, of_files: bool, blocks: u64) -> Blocks {
         let segments: Vec<&Segment> =
             self.segments.values().filter(|s| s.holds_files == of_files && s.blocks_used > 0).collect();
         let mut nth = draw.below(segments.iter().map(|s| s.blocks_used).sum());
@@ -226,7 +245,6 @@ impl Laid {
         let segment = segment.expect("a block of a segment was drawn");
         let columns = segment.columns.len() as u64;
         let (first, count) = (draw.below(columns), 1 + draw.below(columns));
-        let blocks = 1 << draw.below(7);
         let starts: Vec<(u64, u64)> = match draw.below(2) {
             0 => vec![(nth, blocks)],
             _ => (0..blocks).map(|_| (draw.below(segment.blocks_used), 1)).collect(),
@@ -345,7 +363,17 @@ impl Laid {
         assert!(copies.iter().all(|(path, content)| *content == self.sources[path]), "{case}");
     }
 
-    /// The salvage, where the log or tables may have lost records: nothing wrong is copied as right.
+    /// The files whose own records can be read, without any listing.
+    fn reachable(&self) -> BTreeSet<String> {
+        let locations: Vec<String> = self.sources.keys().map(|path| format!("pool:/tree/{path}")).collect();
+        let words = ["--json", "stat"].into_iter().chain(locations.iter().map(String::as_str));
+        let found = crate::fixture::documents(&self.fixture.run(words).stdout);
+        let paths = found.iter().filter_map(|file| file["name"].as_str()?.strip_prefix("/tree/"));
+        paths.map(str::to_owned).collect()
+    }
+
+    /// The salvage, where the log or tables may have lost records: it has all files whose records can be
+    /// read, and nothing wrong is copied as right.
     fn check_metadata(&self, case: &str, lost: &Lost) {
         let ran = self.copy(&["--salvage"], "salvaged");
         let context = format!("{case}\n{}{}", ran.stdout, ran.stderr);
@@ -363,6 +391,13 @@ impl Laid {
                 assert!(is_said, "{path} lacks {range:?} in {context}");
             }
         }
+        let reachable = self.reachable();
+        let copied: BTreeSet<String> = copies.keys().cloned().collect();
+        let [more, less] = [copied.difference(&reachable), reachable.difference(&copied)].map(Vec::from_iter);
+        assert!(
+            more.is_empty() && less.is_empty(),
+            "copied are {more:?} too, and not {less:?}, in {context}"
+        );
         let is_all = copies.len() == self.sources.len();
         assert!(is_all || failed > 0, "files are gone in {context}");
         assert_eq!(ran.code == 0, is_all && failed == 0 && said.is_empty(), "{context}");
@@ -423,4 +458,22 @@ fn without_parity_a_salvage_lacks_exactly_the_blocks_that_were_hit() {
 #[test]
 fn beyond_parity_a_salvage_lacks_exactly_the_blocks_that_were_hit() {
     random_damages(4, 2);
+}
+
+#[test]
+fn a_salvage_copies_every_file_whose_records_can_be_read() {
+    let laid = Laid::new(1, 0, 77);
+    let (mut draw, mut partly) = (Draw(77), 0);
+    for number in 0..12 {
+        let hit = laid.draw_blocks(&mut draw, false, 1);
+        let (case, lost) = (format!("block of metadata {number}"), laid.lost(&hit));
+        partly += laid.damaged(&hit, || {
+            laid.check_metadata(&case, &lost);
+            let reachable = laid.reachable().len();
+            let listed = laid.fixture.run(["find", "pool:/tree", "--type", "file"]);
+            assert!(listed.stdout.lines().count() >= reachable, "{case}: {}", listed.stderr);
+            u64::from(reachable > 0 && reachable < laid.sources.len())
+        });
+    }
+    assert!(partly > 0, "no damage has lost some of the names and left others");
 }

@@ -67,6 +67,25 @@ impl<E: Storage> Fs<E> {
         })
     }
 
+    /// As `readdir`, also past metadata that cannot be read. `true`: it has passed some, so names may be
+    /// missing, and others may have been removed before.
+    ///
+    /// # Errors
+    /// As `readdir`. Transactions do not pass damage.
+    pub fn readdir_past_damage(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        after: Option<&[u8]>,
+        max: usize,
+    ) -> Result<(Vec<DirEntry>, bool), FsError> {
+        if !dir.is_dir() {
+            return Err(FsError::NotDirectory);
+        }
+        self.access(caller, dir, Perm::READ)?;
+        self.names_by(dir.ino(), after, max, &mut ScanPage::past_damage())
+    }
+
     /// As `readdir`, without a check of permissions: for handles, because `opendir` has checked them.
     pub(super) fn names_after(
         &self,
@@ -74,6 +93,17 @@ impl<E: Storage> Fs<E> {
         after: Option<&[u8]>,
         max: usize,
     ) -> Result<Vec<DirEntry>, FsError> {
+        self.names_by(dir, after, max, &mut ScanPage::default()).map(|(entries, _)| entries)
+    }
+
+    /// The names after `after`, read through this page, and whether the scan has passed damage.
+    fn names_by(
+        &self,
+        dir: u64,
+        after: Option<&[u8]>,
+        max: usize,
+        page: &mut ScanPage,
+    ) -> Result<(Vec<DirEntry>, bool), FsError> {
         let (mut start, end) = dentry_range(self.volume, dir);
         if let Some(name) = after {
             start = dentry_key(self.volume, dir, name);
@@ -86,11 +116,12 @@ impl<E: Storage> Fs<E> {
         if is_planted(PlantedBug::ListingOutdated) && !self.call_gate.is_transaction() {
             at.0 = at.0.saturating_sub(1);
         }
-        let mut page = ScanPage::default();
+        let mut has_passed_damage = false;
         while entries.len() < max {
             let range = KeyRange { start: &start, end: Some(&end) };
             let wanted = max - entries.len();
-            self.engine.scan(range, at, Direction::Forward, wanted, PAGE_BYTES, &mut page)?;
+            self.engine.scan(range, at, Direction::Forward, wanted, PAGE_BYTES, page)?;
+            has_passed_damage |= page.has_passed_damage;
             for entry in page.iter() {
                 let Key::Dentry(_, _, name) = Key::decode(entry.key)? else {
                     return Err(WRONG_RANGE.into());
@@ -105,7 +136,7 @@ impl<E: Storage> Fs<E> {
             start.push(0);
         }
         debug_assert!(entries.len() <= max, "a scan returns at most the entries that were asked for");
-        Ok(entries)
+        Ok((entries, has_passed_damage))
     }
 
     /// Visits the names after `after`, or from the first name on, each with its node, until there are no more

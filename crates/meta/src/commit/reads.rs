@@ -17,7 +17,7 @@ use crate::engine::{EngineInner, EngineShard, ShardWriteGuard};
 use crate::memtable::{MemtableShard, SHARDS, shard_of};
 use crate::read_set::ReadSet;
 use crate::schema::Schema;
-use crate::store::MetaError;
+use crate::store::{KeyRange, MetaError};
 use crate::table::{RunCursor, Table};
 use crate::table_set::TableSet;
 
@@ -175,7 +175,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             }
             // A delete counts as a change too, so ranges are compared version by version and not by a scan.
             for (start, end) in reads.ranges() {
-                let mut cursor = RunCursor::first_from(&tables, &self.cache, start)?;
+                let range = KeyRange { start, end: end.as_deref() };
+                let mut cursor = RunCursor::first_in(&tables, &self.cache, range, None)?;
                 while let Some(key) = cursor.key()
                     && end.as_ref().is_none_or(|end| key < end.as_slice())
                 {

@@ -20,6 +20,7 @@
 //!    version is missed or met twice.
 //! 2. Keys after a piece's bound are not returned before the next piece is copied.
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
@@ -282,8 +283,27 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         page: &mut ScanPage,
     ) -> Result<(), MetaError> {
         page.clear();
-        let at = at.min(self.newest());
-        let forward = direction == Direction::Forward;
+        let passed = Cell::new(false);
+        let limits = PageLimits {
+            passed: page.passes_damage.then_some(&passed),
+            at: at.min(self.newest()),
+            forward: direction == Direction::Forward,
+            max_entries,
+            max_bytes,
+        };
+        self.read_pieces(range, limits, page)?;
+        page.has_passed_damage = passed.get();
+        Ok(())
+    }
+
+    /// Adds the keys of the range to the page, piece by piece.
+    fn read_pieces(
+        &self,
+        range: KeyRange<'_>,
+        limits: PageLimits<'_>,
+        page: &mut ScanPage,
+    ) -> Result<(), MetaError> {
+        let PageLimits { at, forward, .. } = limits;
         let (mut start, mut end) = (range.start.to_vec(), range.end.map(<[u8]>::to_vec));
         loop {
             if end.as_ref().is_some_and(|end| *end <= start) {
@@ -291,7 +311,6 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             }
             let rest = KeyRange { start: &start, end: end.as_deref() };
             let (mut window, table_set) = self.window(rest, at, forward);
-            let limits = PageLimits { at, forward, max_entries, max_bytes };
             if !self.read_window(&mut window, &table_set, rest, limits, page)? {
                 return Ok(());
             }
@@ -314,13 +333,14 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     fn run_cursors<'v>(
         &'v self,
         table_set: &'v TableSet<L>,
-        range: KeyRange<'_>,
+        range: KeyRange<'v>,
         forward: bool,
+        passed: Option<&'v Cell<bool>>,
     ) -> Result<Vec<RunCursor<'v, L>>, MetaError> {
         let mut cursors = Vec::with_capacity(table_set.runs.len());
         for run in &table_set.runs {
             let cursor = if forward {
-                RunCursor::first_from(&run.tables, &self.cache, range.start)?
+                RunCursor::first_in(&run.tables, &self.cache, range, passed)?
             } else {
                 RunCursor::last_before(&run.tables, &self.cache, range.end)?
             };
@@ -337,11 +357,11 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         window: &mut MemoryWindow,
         table_set: &TableSet<L>,
         range: KeyRange<'_>,
-        limits: PageLimits,
+        limits: PageLimits<'_>,
         page: &mut ScanPage,
     ) -> Result<bool, MetaError> {
         let forward = limits.forward;
-        let mut cursors = self.run_cursors(table_set, range, forward)?;
+        let mut cursors = self.run_cursors(table_set, range, forward, limits.passed)?;
         let mut resolver = Resolver::new(limits.at);
         let mut key = Vec::new();
         let mut value = Vec::new();
@@ -424,14 +444,16 @@ fn offer_runs<L: LogStore>(
 }
 
 #[derive(Clone, Copy)]
-struct PageLimits {
+struct PageLimits<'a> {
+    /// Set once a block was passed that cannot be read, if the caller wants to pass those.
+    passed: Option<&'a Cell<bool>>,
     at: Seq,
     forward: bool,
     max_entries: usize,
     max_bytes: usize,
 }
 
-impl PageLimits {
+impl PageLimits<'_> {
     /// Adds to the page, if it has room; `false` if more must wait for the next page.
     #[inline]
     fn push_entry(&self, page: &mut ScanPage, key: &[u8], value: &[u8]) -> bool {

@@ -4,15 +4,17 @@
 //! 1. A placed cursor is at the versions `start..end` of one block, all of one key. After `seek` and
 //!    `enter_last` only, `start` may be the block's length: before the next step (asserts in `next` and
 //!    `previous`).
-//! 2. Blocks hold at least one version (the decoder checks it), and a key's versions are in one block.
+//! 2. A cursor that passes damage meets every key that is in a readable block (`tests/past_damage.rs`).
+//! 3. Blocks hold at least one version (the decoder checks it), and a key's versions are in one block.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use warpfire_format::table::{DataBlock, KeyVersion, Partition, TopIndex};
 use warpfire_log::LogStore;
 
 use super::{BlockCache, Table};
-use crate::store::MetaError;
+use crate::store::{KeyRange, MetaError};
 
 struct CursorPosition<'a> {
     table: usize,
@@ -25,30 +27,76 @@ struct CursorPosition<'a> {
     end: usize,
 }
 
+/// A part of a table or of a partition.
+#[derive(Clone, Copy)]
+enum Part<'k> {
+    First,
+    Last,
+    Number(usize),
+    /// The only one that may hold a key.
+    Of(&'k [u8]),
+}
+
+impl Part<'_> {
+    fn number(self, count: usize, find: impl FnOnce(&[u8]) -> usize) -> usize {
+        match self {
+            Part::First => 0,
+            Part::Last => count - 1,
+            Part::Number(number) => number,
+            Part::Of(key) => find(key),
+        }
+    }
+}
+
+/// A block that cannot be read: a data block, or without its number the block of a partition, or without both
+/// the top of a table.
+struct LostBlock {
+    table: usize,
+    partition: Option<usize>,
+    block: Option<usize>,
+    error: MetaError,
+}
+
 /// A place in a run: the versions of one key, or past the run's end.
 pub(crate) struct RunCursor<'a, L: LogStore> {
     tables: &'a [Arc<Table<L>>],
     cache: &'a BlockCache,
     at: Option<CursorPosition<'a>>,
+    /// No key from here on is wanted: steps forward end before a block that has none below.
+    end: Option<&'a [u8]>,
+    /// Set once a step forward has passed a block that cannot be read. Without it such a block is an error.
+    passed: Option<&'a Cell<bool>>,
 }
 
 impl<'a, L: LogStore> RunCursor<'a, L> {
-    /// At the first key at or after `key`.
-    pub(crate) fn first_from(
+    /// At the first key in the range. Once the cursor has left the range, it may be past its end. With
+    /// `passed`, it goes on after blocks that cannot be read, and sets it then.
+    pub(crate) fn first_in(
         tables: &'a [Arc<Table<L>>],
         cache: &'a BlockCache,
-        key: &[u8],
+        range: KeyRange<'a>,
+        passed: Option<&'a Cell<bool>>,
     ) -> Result<Self, MetaError> {
-        let mut cursor = RunCursor { tables, cache, at: None };
+        let key = range.start;
+        let mut cursor = RunCursor { tables, cache, at: None, end: range.end, passed };
         let table = tables.partition_point(|t| t.entry.largest.as_slice() < key);
-        if table < tables.len() {
-            cursor.seek(table, key)?;
-            // The block may end before `key`, which is in the distance between this block and the next.
-            let at = cursor.at.as_mut().expect("seek has placed it");
-            if at.start == at.block.len() {
-                at.end = at.start;
-                cursor.next()?;
+        if table == tables.len() || cursor.is_behind(Some(&tables[table].entry.smallest)) {
+            return Ok(cursor);
+        }
+        let mut at = match cursor.load(table, Part::Of(key), Part::Of(key)) {
+            Ok(at) => at,
+            Err(lost) => {
+                cursor.go_on_after(lost)?;
+                return Ok(cursor);
             }
+        };
+        at.start = at.block.find(key);
+        // The block may end before `key`, which is in the distance between this block and the next.
+        let is_before = at.start == at.block.len();
+        at.end = if is_before { at.start } else { at.block.group_end(at.start) };
+        cursor.at = Some(at);
+        if is_before {
+            cursor.next()?;
         }
         Ok(cursor)
     }
@@ -59,7 +107,7 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         cache: &'a BlockCache,
         key: Option<&[u8]>,
     ) -> Result<Self, MetaError> {
-        let mut cursor = RunCursor { tables, cache, at: None };
+        let mut cursor = RunCursor { tables, cache, at: None, end: None, passed: None };
         let count =
             key.map_or(tables.len(), |key| tables.partition_point(|t| t.entry.smallest.as_slice() < key));
         if let Some(table) = count.checked_sub(1) {
@@ -72,54 +120,97 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         Ok(cursor)
     }
 
-    /// Places the cursor in the one block that may hold `key`: at the first key not below `key`, or at the
-    /// block's end.
-    fn seek(&mut self, table: usize, key: &[u8]) -> Result<(), MetaError> {
+    /// The first key of a block.
+    fn load(
+        &self,
+        table: usize,
+        partition: Part<'_>,
+        block: Part<'_>,
+    ) -> Result<CursorPosition<'a>, LostBlock> {
         let t = &self.tables[table];
-        let top = t.top()?;
-        let partition_number = top.find(key);
-        let partition = t.partition(top.partitions()[partition_number], self.cache)?;
-        let block_number = partition.find(key);
-        let block = t.data(partition.blocks()[block_number], self.cache)?;
-        let start = block.find(key);
-        let end = if start < block.len() { block.group_end(start) } else { start };
-        self.at =
-            Some(CursorPosition { table, top, partition_number, partition, block_number, block, start, end });
+        let lost = |partition, block| move |error| LostBlock { table, partition, block, error };
+        let top = t.top().map_err(lost(None, None))?;
+        let partition_number = partition.number(top.partitions().len(), |key| top.find(key));
+        let partition = t.partition(top.partitions()[partition_number], self.cache);
+        let partition = partition.map_err(lost(Some(partition_number), None))?;
+        let block_number = block.number(partition.blocks().len(), |key| partition.find(key));
+        let block = t.data(partition.blocks()[block_number], self.cache);
+        let block = block.map_err(lost(Some(partition_number), Some(block_number)))?;
+        let (start, end) = (0, block.group_end(0));
+        Ok(CursorPosition { table, top, partition_number, partition, block_number, block, start, end })
+    }
+
+    /// Whether no key of a block is wanted that begins at this key or after it.
+    fn is_behind(&self, separator: Option<&[u8]>) -> bool {
+        self.end.zip(separator).is_some_and(|(end, separator)| separator >= end)
+    }
+
+    /// The first key of the next block, of the next partition after it, or of the next table; `None` at the
+    /// end of the run, and before a block in which no key is wanted.
+    fn load_after(
+        &self,
+        table: usize,
+        partition: Option<usize>,
+        block: Option<usize>,
+    ) -> Result<Option<CursorPosition<'a>>, LostBlock> {
+        let t = &self.tables[table];
+        // Parts with a number were reached through the parts above, so these are readable.
+        if let (Some(partition), Ok(top)) = (partition, t.top()) {
+            let blocks = t.partition(top.partitions()[partition], self.cache);
+            if let (Some(block), Ok(blocks)) = (block, blocks)
+                && block + 1 < blocks.blocks().len()
+            {
+                let is_behind = self.is_behind(blocks.separator(block + 1));
+                let load = || self.load(table, Part::Number(partition), Part::Number(block + 1));
+                return (!is_behind).then(load).transpose();
+            }
+            if partition + 1 < top.partitions().len() {
+                let is_behind = self.is_behind(top.separator(partition + 1));
+                let load = || self.load(table, Part::Number(partition + 1), Part::First);
+                return (!is_behind).then(load).transpose();
+            }
+        }
+        match self.tables.get(table + 1) {
+            Some(next) if !self.is_behind(Some(&next.entry.smallest)) => {
+                self.load(table + 1, Part::First, Part::First).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Moves forward to the first block after a lost one that can be read, if the cursor passes damage.
+    fn go_on_after(&mut self, mut lost: LostBlock) -> Result<(), MetaError> {
+        loop {
+            match self.passed {
+                Some(passed) if lost.error.is_damage() => passed.set(true),
+                _ => return Err(lost.error),
+            }
+            match self.load_after(lost.table, lost.partition, lost.block) {
+                Ok(at) => {
+                    self.at = at;
+                    return Ok(());
+                }
+                Err(next) => lost = next,
+            }
+        }
+    }
+
+    /// Places the cursor in the one block that may hold `key`, for a step back: at the first key not below
+    /// `key`, or at the block's end.
+    fn seek(&mut self, table: usize, key: &[u8]) -> Result<(), MetaError> {
+        let mut at = self.load(table, Part::Of(key), Part::Of(key)).map_err(|lost| lost.error)?;
+        at.start = at.block.find(key);
+        at.end = if at.start < at.block.len() { at.block.group_end(at.start) } else { at.start };
+        self.at = Some(at);
         Ok(())
     }
 
     /// Places the cursor after the last key of a table, for a step back.
     fn enter_last(&mut self, table: usize) -> Result<(), MetaError> {
-        let t = &self.tables[table];
-        let top = t.top()?;
-        let partition_number = top.partitions().len() - 1;
-        let partition = t.partition(top.partitions()[partition_number], self.cache)?;
-        let block_number = partition.blocks().len() - 1;
-        let block = t.data(partition.blocks()[block_number], self.cache)?;
-        let start = block.len();
-        self.at = Some(CursorPosition {
-            table,
-            top,
-            partition_number,
-            partition,
-            block_number,
-            block,
-            start,
-            end: start,
-        });
-        Ok(())
-    }
-
-    /// Places the cursor at the first key of a table.
-    fn enter_first(&mut self, table: usize) -> Result<(), MetaError> {
-        let t = &self.tables[table];
-        let top = t.top()?;
-        let partition = t.partition(top.partitions()[0], self.cache)?;
-        let block = t.data(partition.blocks()[0], self.cache)?;
-        let end = block.group_end(0);
-        let (partition_number, block_number, start) = (0, 0, 0);
-        self.at =
-            Some(CursorPosition { table, top, partition_number, partition, block_number, block, start, end });
+        let mut at = self.load(table, Part::Last, Part::Last).map_err(|lost| lost.error)?;
+        at.start = at.block.len();
+        at.end = at.start;
+        self.at = Some(at);
         Ok(())
     }
 
@@ -155,26 +246,32 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
     }
 
     fn next_block(&mut self) -> Result<(), MetaError> {
-        let Some(at) = &mut self.at else { return Ok(()) };
-        let table = &self.tables[at.table];
-        // The next block is in this partition, in the next one, or in the next table.
-        if at.block_number + 1 < at.partition.blocks().len() {
-            at.block_number += 1;
-        } else if at.partition_number + 1 < at.top.partitions().len() {
-            at.partition_number += 1;
-            at.partition = table.partition(at.top.partitions()[at.partition_number], self.cache)?;
-            at.block_number = 0;
-        } else if at.table + 1 < self.tables.len() {
-            let next = at.table + 1;
-            return self.enter_first(next);
-        } else {
+        let Some(at) = &self.at else { return Ok(()) };
+        let (table, partition) = (at.table, at.partition_number);
+        let next = at.block_number + 1;
+        if next < at.partition.blocks().len() && self.is_behind(at.partition.separator(next)) {
             self.at = None;
-            return Ok(());
         }
-        at.block = table.data(at.partition.blocks()[at.block_number], self.cache)?;
-        at.start = 0;
-        at.end = at.block.group_end(0);
-        Ok(())
+        let Some(at) = &mut self.at else { return Ok(()) };
+        let loaded = match at.partition.blocks().get(next) {
+            // The usual case keeps the partition.
+            Some(handle) => match self.tables[table].data(*handle, self.cache) {
+                Ok(block) => {
+                    (at.start, at.end) = (0, block.group_end(0));
+                    (at.block_number, at.block) = (next, block);
+                    return Ok(());
+                }
+                Err(error) => Err(LostBlock { table, partition: Some(partition), block: Some(next), error }),
+            },
+            None => self.load_after(table, Some(partition), None),
+        };
+        match loaded {
+            Ok(at) => {
+                self.at = at;
+                Ok(())
+            }
+            Err(lost) => self.go_on_after(lost),
+        }
     }
 
     /// Moves to the previous key.

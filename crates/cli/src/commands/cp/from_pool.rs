@@ -73,10 +73,17 @@ impl<'a, E: Storage> PoolSource<'a, E> {
         job.directory(sink, source, name, &attributes, xattrs, |job, sink| {
             let dir = opened?;
             for entry in dir.read_dir()? {
-                let entry = entry?;
                 if !job.goes_on() {
                     break;
                 }
+                let entry = match entry {
+                    Ok(entry) => entry,
+                    // The listing goes on after damage.
+                    Err(error) => {
+                        job.skip(source, error);
+                        continue;
+                    }
+                };
                 let name = entry.file_name();
                 if job.is_excluded(name) {
                     continue;
@@ -126,8 +133,17 @@ impl<'a, E: Storage> PoolSource<'a, E> {
         });
     }
 
-    fn xattrs(&self, job: &CopyJob, path: &Path) -> Result<Xattrs, Failure> {
-        if job.options.archive { Xattrs::of_pool(self.fs, path) } else { Ok(Xattrs::default()) }
+    fn xattrs(&self, job: &mut CopyJob, path: &Path) -> Result<Xattrs, Failure> {
+        if !job.options.archive {
+            return Ok(Xattrs::default());
+        }
+        match Xattrs::of_pool(self.fs, path) {
+            Err(failure) if job.options.salvage && failure.is_of(ErrorKind::Damaged) => {
+                job.skip(path, failure);
+                Ok(Xattrs::default())
+            }
+            xattrs => xattrs,
+        }
     }
 }
 
