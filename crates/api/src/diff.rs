@@ -1,13 +1,14 @@
-//! The changes that a transaction would make, path by path.
+//! The changes that a transaction would make, or that lie between snapshots, path by path.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 pub use warpfire_fs::{Aspect, ChangeKind, ChangedRanges};
 
-use crate::{Engine, Metadata, Result, Tx};
+use crate::{Engine, Metadata, Result, Tx, Warpfire};
 
-/// One path that a commit would change.
+/// One path that a commit would change, or that differs between snapshots.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change(warpfire_fs::PathChange);
 
@@ -57,7 +58,13 @@ impl Change {
     }
 }
 
-/// The changes of a transaction, as an iterator. From [`Tx::diff`].
+impl From<Change> for warpfire_fs::PathChange {
+    fn from(change: Change) -> Self {
+        change.0
+    }
+}
+
+/// Changes, as an iterator. From [`Tx::diff`] and [`Warpfire::diff_snapshots`].
 #[derive(Debug)]
 pub struct Diff(warpfire_fs::Diff<Engine>);
 
@@ -101,5 +108,40 @@ impl Tx {
     /// `Damaged`, here and from the iterator.
     pub fn diff(&self) -> Result<Diff> {
         Ok(Diff(self.transaction().diff()?))
+    }
+}
+
+impl Warpfire {
+    /// Lists the changes from a snapshot to a later one, or with `None` to now, in the order of
+    /// [`Tx::diff`]. Times of access are not compared. No content is read, but where a file has changed in a
+    /// few short ranges.
+    ///
+    /// The cost follows the changes and not the number of files: tables without a change since the older
+    /// snapshot are not read. A changed file of several names, none of which has changed, costs a search of
+    /// all names.
+    ///
+    /// ```
+    /// use warpfire::{Aspect, ChangeKind, Pool};
+    ///
+    /// let fs = Pool::options().in_memory()?;
+    /// fs.write("/plan", b"first")?;
+    /// fs.create_snapshot("monday")?;
+    /// fs.write("/plan", b"fifth")?;
+    /// fs.write("/new", b"")?;
+    /// let mut diff = fs.diff_snapshots("monday", None)?;
+    /// let (new, plan) = (diff.next().unwrap()?, diff.next().unwrap()?);
+    /// assert_eq!((new.path().to_str(), new.kind()), (Some("/new"), &ChangeKind::Created));
+    /// assert_eq!((plan.aspects()[0], &plan.data().ranges[..]), (Aspect::Data, &[2..4][..]));
+    /// # Ok::<(), warpfire::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidInput` if the second snapshot is the older one; `NoMemory`; `Damaged`, also from
+    /// the iterator.
+    pub fn diff_snapshots(&self, before: impl AsRef<OsStr>, after: Option<&OsStr>) -> Result<Diff> {
+        let fs = self.fs();
+        let before = fs.snapshot(before.as_ref().as_bytes())?;
+        let after = after.map(|name| fs.snapshot(name.as_bytes())).transpose()?;
+        Ok(Diff(fs.diff_snapshots(&before, after.as_ref())?))
     }
 }

@@ -12,6 +12,7 @@ mod attrs;
 mod damage;
 mod data;
 mod deferred;
+mod diff;
 mod error;
 mod fs;
 mod inode_numbers;
@@ -34,6 +35,7 @@ mod tx;
 
 pub use attrs::{Attr, NewMode, SetAttr, SetTime, XattrMode};
 pub use data::{AllocMode, DefragmentCounts, Position, ReadAt, Seek};
+pub use diff::{Aspect, ChangeKind, ChangedRanges, Diff, PathChange, RANGES_LISTED_MAX, XATTRS_LISTED_MAX};
 pub use error::FsError;
 pub use fs::{AtimeMode, Fs, FsOptions};
 pub use names::{DirEntry, DirHandle, HandleVisitor, NewFile, RenameMode};
@@ -44,9 +46,6 @@ pub use schema::FsSchema;
 pub use slice::{InsertSource, YankLimit, YankedSlice};
 pub use snapshot::{SnapshotFs, SnapshotInfo};
 pub use space::SpaceInfo;
-pub use tx::{
-    Aspect, ChangeKind, ChangedRanges, Diff, FileVersion, Invalidation, PathChange, PendingCommit,
-    RANGES_LISTED_MAX, Transaction, TxFs, XATTRS_LISTED_MAX,
-};
+pub use tx::{FileVersion, Invalidation, PendingCommit, Transaction, TxFs};
 pub use warpfire_format::fs::FileKind;
 pub use warpfire_units::Seq;

@@ -43,8 +43,8 @@ pub use schema::{FoldResult, OlderValue, PlainSchema, RelocateError, Relocator, 
 pub use snapshot::EngineSnapshot;
 pub use snapshot_view::SnapshotView;
 pub use store::{
-    CommitError, Direction, KeyRange, MetaError, ScanEntry, ScanPage, SnapshotStore, Storage, Store,
-    SyncPointHook,
+    CommitError, Direction, KeyRange, MetaError, ScanEntry, ScanPage, SeqRange, SnapshotStore, Storage,
+    Store, SyncPointHook,
 };
 pub use table::CacheMemory;
 pub use tx::{TxChanges, TxMark, TxStore};

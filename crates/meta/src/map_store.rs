@@ -25,7 +25,7 @@ use crate::reserved::ReservedBytes;
 use crate::schema::{FoldResult, OlderValue, Schema};
 use crate::snapshot::{EngineSnapshot, SnapshotRegistry};
 use crate::store::{
-    CommitError, Direction, KeyRange, MetaError, ScanPage, SnapshotStore, Store, SyncPointHook,
+    CommitError, Direction, KeyRange, MetaError, ScanPage, SeqRange, SnapshotStore, Store, SyncPointHook,
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -402,6 +402,22 @@ impl<S: Schema> SnapshotStore for MapStore<S> {
 
     fn snapshot_at(&self, seq: Seq) -> Option<EngineSnapshot> {
         self.registry.acquire_persistent(seq)
+    }
+
+    fn changed_between(
+        &self,
+        range: KeyRange<'_>,
+        commits: SeqRange,
+        max: usize,
+    ) -> Result<Vec<Box<[u8]>>, MetaError> {
+        if range.end.is_some_and(|end| end <= range.start) {
+            return Ok(Vec::new());
+        }
+        let state = self.state.lock();
+        let bounds = (Bound::Included(range.start), range.end.map_or(Bound::Unbounded, Bound::Excluded));
+        let keys = state.map.range::<[u8], _>(bounds);
+        let changed = keys.filter(|(_, versions)| versions.iter().any(|(seq, _)| commits.contains(*seq)));
+        Ok(changed.take(max).map(|(key, _)| key.as_slice().into()).collect())
     }
 }
 

@@ -111,6 +111,21 @@ pub enum Direction {
     Backward,
 }
 
+/// The commits after one version, up to and with another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SeqRange {
+    /// The older version: its commits are not in the range.
+    pub after: Seq,
+    /// The newer version.
+    pub upto: Seq,
+}
+
+impl SeqRange {
+    pub(crate) fn contains(self, seq: Seq) -> bool {
+        self.after < seq && seq <= self.upto
+    }
+}
+
 /// One page of a scan's result, in a flat buffer that is reused from page to page.
 #[derive(Clone, Debug, Default)]
 pub struct ScanPage {
@@ -292,6 +307,19 @@ pub trait SnapshotStore: Store {
 
     /// The version of a persistent snapshot; `None` if there is none with this seq.
     fn snapshot_at(&self, seq: Seq) -> Option<Self::Snapshot>;
+
+    /// The first keys of a range with a commit in `commits`, in order: at most `max`. The value of such a key
+    /// may be the same before and after. The caller holds the versions of both ends. Tables without such a
+    /// commit are not read.
+    ///
+    /// # Errors
+    /// The errors of `get`.
+    fn changed_between(
+        &self,
+        range: KeyRange<'_>,
+        commits: SeqRange,
+        max: usize,
+    ) -> Result<Vec<Box<[u8]>>, MetaError>;
 }
 
 /// A metadata store together with the slices that its values name. A filesystem needs both.

@@ -37,7 +37,7 @@ pub use server::VIEW_ROOT_NUMBER;
 pub use session::{Session, mount};
 pub use slices::{MountedSlice, remove_range};
 pub use views::{
-    TransactionChanges, TransactionClient, TransactionReport, TransactionState, enter_view,
-    forward_signals_to, is_view_mountpoint, prepare_runtime_directory, runtime_directory,
+    TransactionChanges, TransactionClient, TransactionReport, TransactionState, decode_change, encode_change,
+    enter_view, forward_signals_to, is_view_mountpoint, prepare_runtime_directory, runtime_directory,
 };
 pub use warpfire_fs::{Aspect, Attr, ChangeKind, ChangedRanges, FileKind, PathChange};

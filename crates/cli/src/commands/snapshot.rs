@@ -2,6 +2,8 @@
 //!
 //! The server of a mounted pool does the work. A pool that is not mounted is opened for it.
 
+mod diff;
+
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -15,6 +17,8 @@ use warpfire_terminal::{
     Columns, Failure, Size, counted, grouped, is_json, path_bytes, path_text, print, print_json, quoted,
     shown,
 };
+
+pub use diff::{DiffOrder, diff_in, encoded};
 
 use super::mount::control::wire::{Answer, Request};
 use super::mount::control::{ServerConnection, foreign_answer};
@@ -32,6 +36,8 @@ Examples:
                                           copy from it
   warpfire ls pool:/.snapshots/@2026-11-20T15:00
                                           the newest one at that moment
+  warpfire snapshot diff pool monday      the changes since then
+  warpfire snapshot diff pool monday tuesday --below /photos
   warpfire snapshot delete pool monday tuesday
   warpfire snapshot delete --dry-run pool ..friday
                                           all up to friday: only show them";
@@ -52,6 +58,8 @@ enum SnapshotCommand {
     List(ListArgs),
     /// Delete snapshots of a pool.
     Delete(DeleteArgs),
+    /// Show the changes since a snapshot, or between two.
+    Diff(diff::Args),
 }
 
 #[derive(clap::Args, Debug)]
@@ -210,6 +218,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         SnapshotCommand::Create(args) => create(args),
         SnapshotCommand::List(args) => list(args),
         SnapshotCommand::Delete(args) => delete(args),
+        SnapshotCommand::Diff(args) => diff::run(args),
     }
 }
 

@@ -172,3 +172,68 @@ fn a_pool_that_snapshots_fill_gets_room_by_a_deletion() {
     assert_eq!(fs::read(fixture.path("back")).expect("copied"), bytes(2, 30 << 20));
     fixture.run(["fsck", "pool"]).succeeded();
 }
+
+#[test]
+fn changes_between_snapshots_are_listed_alike_mounted_and_not() {
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    fixture.local("kept", b"the same");
+    fixture.local("edited", bytes(1, 300_000));
+    fixture.local("gone", b"gone");
+    fixture.run(["mkdir", "pool:/docs"]).succeeded();
+    fixture.run(["cp", "kept", "edited", "gone", "pool:/docs"]).succeeded();
+    fixture.run(["snapshot", "create", "pool", "monday"]).succeeded();
+    assert_eq!(fixture.run(["snapshot", "diff", "pool", "monday"]).succeeded(), "nothing has changed\n");
+    fixture.run(["rm", "pool:/docs/gone"]).succeeded();
+    fixture.run(["mv", "pool:/docs/kept", "pool:/moved"]).succeeded();
+    fixture.run(["truncate", "--size", "300100", "pool:/docs/edited"]).succeeded();
+    fixture.run(["chmod", "600", "pool:/moved"]).succeeded();
+    fixture.run(["snapshot", "create", "pool", "tuesday"]).succeeded();
+    fixture.run(["touch", "pool:/docs/later"]).succeeded();
+
+    let of_two = fixture.run(["snapshot", "diff", "pool", "monday", "tuesday"]).succeeded();
+    let lines: Vec<&str> = of_two.lines().filter(|line| !line.ends_with("  (time)")).collect();
+    assert_eq!(
+        lines,
+        [
+            "changed  /docs/edited  (size 300,000 -> 300,100, time)",
+            "deleted  /docs/gone  (file, 4 B)",
+            "renamed  /docs/kept -> /moved  (mode 0644 -> 0600)",
+        ],
+        "{of_two}"
+    );
+    let to_now = fixture.run(["snapshot", "diff", "pool", "monday"]).succeeded();
+    assert!(to_now.contains("created  /docs/later  (file, 0 B)\n"), "{to_now}");
+    let below = fixture.run(["snapshot", "diff", "pool", "@2200-01-01", "--below", "/docs"]).succeeded();
+    assert!(below.starts_with("changed  /docs  (time)\ncreated  /docs/later"), "{below}");
+    let below = fixture.run(["snapshot", "diff", "pool", "monday", "--below", "/docs/kept"]).succeeded();
+    assert_eq!(below.lines().count(), 1, "the old name of a renamed file counts: {below}");
+    let said = fixture.run(["snapshot", "diff", "pool", "tuesday", "monday"]).failed(2);
+    assert!(
+        said.contains("the first snapshot of a diff is the older one; name them in their order"),
+        "{said}"
+    );
+    let said = fixture.run(["snapshot", "diff", "pool", "sunday"]).failed(1);
+    assert!(said.contains("the pool has no snapshot sunday; 'warpfire snapshot list' shows them"), "{said}");
+    let said = fixture.run(["snapshot", "diff", "--json", "pool", "monday", "tuesday"]).succeeded();
+    let as_json = documents(&said);
+    let renamed = as_json.iter().find(|change| change["change"] == "renamed").expect("one is renamed");
+    assert_eq!((&renamed["from"], &renamed["path"]), (&"/docs/kept".into(), &"/moved".into()));
+    assert_eq!(renamed["differs"], serde_json::json!(["mode"]));
+
+    if can_mount() {
+        fs::create_dir(fixture.path("mnt")).expect("a new directory");
+        fixture.run(["mount", "pool", "mnt"]).succeeded();
+        let mounted = MountedFixture(fixture);
+        assert_eq!(mounted.0.run(["snapshot", "diff", "mnt", "monday", "tuesday"]).succeeded(), of_two);
+        let said = mounted.0.run(["snapshot", "diff", "--json", "pool", "monday", "tuesday"]).succeeded();
+        assert_eq!(documents(&said), as_json);
+        // More changes than one part of an answer has.
+        for number in 0..200 {
+            fs::write(mounted.0.path(&format!("mnt/docs/many-{number}")), b"x").expect("written");
+        }
+        let said = mounted.0.run(["snapshot", "diff", "mnt", "tuesday", "--below", "/docs"]).succeeded();
+        assert_eq!(said.matches("created  /docs/many-").count(), 200, "{said}");
+        mounted.0.run(["umount", "mnt"]).succeeded();
+        mounted.0.run(["fsck", "pool"]).succeeded();
+    }
+}

@@ -38,7 +38,6 @@
 mod begin;
 mod changes;
 mod commit;
-mod diff;
 mod invalidation;
 mod pending;
 mod replay;
@@ -46,6 +45,5 @@ mod savepoint;
 
 pub use begin::{Transaction, TxFs};
 pub use commit::FileVersion;
-pub use diff::{Aspect, ChangeKind, ChangedRanges, Diff, PathChange, RANGES_LISTED_MAX, XATTRS_LISTED_MAX};
 pub use invalidation::Invalidation;
 pub use pending::PendingCommit;

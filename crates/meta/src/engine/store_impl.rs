@@ -14,7 +14,7 @@ use crate::read_set::ReadSet;
 use crate::schema::Schema;
 use crate::snapshot::EngineSnapshot;
 use crate::store::{
-    CommitError, Direction, KeyRange, MetaError, ScanPage, SnapshotStore, Store, SyncPointHook,
+    CommitError, Direction, KeyRange, MetaError, ScanPage, SeqRange, SnapshotStore, Store, SyncPointHook,
 };
 use crate::table_set::Run;
 
@@ -107,6 +107,15 @@ impl<L: LogStore, S: Schema> SnapshotStore for Engine<L, S> {
 
     fn snapshot_at(&self, seq: Seq) -> Option<EngineSnapshot> {
         self.inner.snapshots.acquire_persistent(seq)
+    }
+
+    fn changed_between(
+        &self,
+        range: KeyRange<'_>,
+        commits: SeqRange,
+        max: usize,
+    ) -> Result<Vec<Box<[u8]>>, MetaError> {
+        self.inner.changed_between(range, commits, max)
     }
 }
 

@@ -33,8 +33,8 @@ use super::resolve::Resolver;
 use crate::engine::EngineInner;
 use crate::memtable::{FrozenMemtable, MemtableShard, OrderedKey};
 use crate::schema::Schema;
-use crate::store::{Direction, KeyRange, MetaError, ScanPage};
-use crate::table::RunCursor;
+use crate::store::{Direction, KeyRange, MetaError, ScanPage, SeqRange};
+use crate::table::{RunCursor, Table};
 use crate::table_set::TableSet;
 
 /// Keys that one piece copies at most, and bytes after which it ends.
@@ -327,6 +327,53 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 end = Some(bound);
             }
         }
+    }
+
+    /// As `SnapshotStore::changed_between`.
+    pub(crate) fn changed_between(
+        &self,
+        range: KeyRange<'_>,
+        commits: SeqRange,
+        max: usize,
+    ) -> Result<Vec<Box<[u8]>>, MetaError> {
+        let mut changed: Vec<Box<[u8]>> = Vec::new();
+        let mut start = range.start.to_vec();
+        while changed.len() < max && range.end.is_none_or(|end| start.as_slice() < end) {
+            let rest = KeyRange { start: &start, end: range.end };
+            let (mut window, table_set) = self.window(rest, commits.upto, true);
+            let has_some = |table: &&Arc<Table<L>>| table.entry().seq_max > commits.after;
+            let newer: Vec<Vec<_>> = (table_set.runs.iter())
+                .map(|run| run.tables.iter().filter(has_some).map(Arc::clone).collect())
+                .collect();
+            let mut cursors = Vec::with_capacity(newer.len());
+            for tables in &newer {
+                cursors.push(RunCursor::first_in(tables, &self.cache, rest, None)?);
+            }
+            while changed.len() < max
+                && let Some(next) = next_key(&window, &cursors, true)
+                && range.end.is_none_or(|end| next.key < end)
+                && window.bound.as_deref().is_none_or(|bound| next.key <= bound)
+            {
+                let key: Box<[u8]> = next.key.into();
+                let mut has_changed = false;
+                if window.key() == Some(&key[..]) {
+                    let end = window.group_end();
+                    has_changed = (window.at..end).any(|at| commits.contains(window.entry(at).seq));
+                    window.at = end;
+                }
+                for cursor in cursors.iter_mut().filter(|cursor| cursor.key() == Some(&key[..])) {
+                    has_changed |= cursor.versions().any(|version| commits.contains(version.seq));
+                    cursor.next()?;
+                }
+                if has_changed {
+                    changed.push(key);
+                }
+            }
+            let Some(bound) = window.bound else { break };
+            start = bound;
+            start.push(0);
+        }
+        Ok(changed)
     }
 
     /// A cursor in each run that has a key in the range, newest run first, at the first key of the scan.

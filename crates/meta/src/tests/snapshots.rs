@@ -1,11 +1,16 @@
 //! Persistent snapshots: what an engine keeps for them, over crashes and openings.
 
+use std::collections::BTreeSet;
+
 use warpfire_log::{Admit, MemLog, MemLogOptions, RecoveredLog, Stream};
+use warpfire_sim_env::mix;
 use warpfire_units::Seq;
 
 use super::small;
 use crate::testing::{ListSchema, pointer_item, snapshot_key, text_item};
-use crate::{Background, Batch, Engine, EngineOptions, MetaError, SliceStore, SnapshotStore, Store};
+use crate::{
+    Background, Batch, Engine, EngineOptions, KeyRange, MetaError, SeqRange, SliceStore, SnapshotStore, Store,
+};
 
 type TestEngine = Engine<MemLog, ListSchema>;
 
@@ -176,4 +181,70 @@ fn tables_go_on_holding_what_snapshots_need_without_being_rewritten() {
         engine.table_bytes()
     );
     assert!(engine.inner_for_tests().table_set().tables().all(|(_, table)| table.entry().superseded == 0));
+}
+
+#[test]
+fn keys_changed_between_snapshots_are_those_with_a_commit_between_whatever_was_compacted() {
+    for seed in 0..6u64 {
+        let engine = open(MemLog::new(), RecoveredLog::empty());
+        let key = |n: u64| format!("key/{:03}", n % 300).into_bytes();
+        // The keys of each commit, by seq.
+        let mut commits: Vec<(Seq, Vec<u8>)> = Vec::new();
+        let mut snapshots = Vec::new();
+        for step in 0..600u64 {
+            let drawn = mix(seed << 32 | step);
+            let (key, mut batch) = (key(drawn), Batch::new());
+            if drawn >> 40 & 3 == 0 {
+                batch.delete(&key);
+            } else {
+                batch.put(&key, &text_item(&drawn.to_le_bytes()));
+            }
+            commits.push((engine.commit(&batch, None, Admit::User).unwrap(), key));
+            match step % 150 {
+                40 => engine.flush().unwrap(),
+                90 => _ = engine.inner_for_tests().compact_all().unwrap(),
+                100 => snapshots.push(make_snapshot(&engine)),
+                _ => {}
+            }
+        }
+        let newest = engine.snapshot();
+        snapshots.push(engine.seq(&newest));
+        for (from, after) in snapshots.iter().enumerate() {
+            for upto in &snapshots[from..] {
+                let range = KeyRange { start: b"key/050", end: Some(b"key/250") };
+                let between = SeqRange { after: *after, upto: *upto };
+                let mut found: Vec<Box<[u8]>> = Vec::new();
+                // In pages, each after the last key of the one before.
+                loop {
+                    let mut start = range.start.to_vec();
+                    if let Some(last) = found.last() {
+                        start.clear();
+                        start.extend_from_slice(last);
+                        start.push(0);
+                    }
+                    let page =
+                        engine.changed_between(KeyRange { start: &start, ..range }, between, 7).unwrap();
+                    let is_last = page.len() < 7;
+                    found.extend(page);
+                    if is_last {
+                        break;
+                    }
+                }
+                let touched: BTreeSet<Box<[u8]>> = (commits.iter())
+                    .filter(|(seq, key)| {
+                        between.contains(*seq) && range.start <= &key[..] && &key[..] < b"key/250"
+                    })
+                    .map(|(_, key)| key.as_slice().into())
+                    .collect();
+                assert!(found.is_sorted(), "keys come in order");
+                let found: BTreeSet<_> = found.into_iter().collect();
+                assert!(found.is_subset(&touched), "seed {seed}: {between:?}");
+                for key in touched.difference(&found) {
+                    // Made and removed in between, and compacted away.
+                    let values = [value(&engine, key, *after), value(&engine, key, *upto)];
+                    assert_eq!(values, [None, None], "seed {seed}: {between:?} lacks {key:?}");
+                }
+            }
+        }
+    }
 }

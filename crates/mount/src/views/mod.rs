@@ -75,6 +75,7 @@ use view_mount::{KeptMounts, ViewMount, ViewSession};
 
 pub use client::{TransactionChanges, TransactionClient};
 pub(crate) use diff::{DiffBlock, DiffRequest};
+pub use diff::{decode_change, encode_change};
 pub use namespace::{enter_view, forward_signals_to};
 pub(crate) use wire::TransactionRequest;
 pub use wire::{TransactionReport, TransactionState};

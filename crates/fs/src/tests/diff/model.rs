@@ -1,4 +1,5 @@
-//! Random changes inside a transaction: its diff against a comparison of the two whole trees.
+//! Random changes inside a transaction, or between snapshots: the diff against a comparison of the two whole
+//! trees.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -6,7 +7,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use warpfire_meta::{Storage, Store};
+use warpfire_env::Timestamp;
+use warpfire_meta::{SnapshotStore, Storage, Store};
 
 use crate::acl::Caller;
 use crate::tests::engine::{format, open};
@@ -336,6 +338,79 @@ fn a_diff_agrees_with_a_comparison_of_both_trees() {
 fn a_diff_agrees_wherever_the_engine_has_put_the_bytes() {
     for seed in 0..150 {
         story(open(format(), Fs::format), 5000 + seed, &|fs, draw| match draw % 5 {
+            0 => fs.engine().flush().unwrap(),
+            1 | 2 => _ = fs.engine().background_step().unwrap(),
+            3 => fs.sync().unwrap(),
+            _ => fs.engine().compact().unwrap(),
+        });
+    }
+}
+
+/// Without access times: diffs of snapshots do not compare them.
+fn without_access_times(mut picture: TreePicture) -> TreePicture {
+    for file in picture.files.values_mut() {
+        file.attr.atime = Timestamp::default();
+    }
+    picture
+}
+
+/// Random changes, snapshots and transactions: the diffs of all pairs of snapshots, and of each and now.
+fn story_of_snapshots<E>(fs: Fs<E>, seed: u64, upkeep: &dyn Fn(&Fs<E>, u64))
+where
+    E: Storage + SnapshotStore,
+{
+    let fs = Arc::new(fs);
+    let mut draw = TestRandom(seed);
+    let mut snapshots = Vec::new();
+    for round in 0..6u64 {
+        // An inode number that a transaction has drawn before the snapshot is a new file after it.
+        let tx = fs.begin().unwrap();
+        for _ in 0..draw.below(10) {
+            let _ = act(&**tx.files(), &mut draw);
+        }
+        for _ in 0..draw.below(40) {
+            let _ = act(&*fs, &mut draw);
+        }
+        let snapshot = fs.create_snapshot(format!("s{round}").as_bytes()).unwrap();
+        let shown = fs.open_found_snapshot(&snapshot).unwrap();
+        snapshots.push((snapshot, without_access_times(picture(&*shown))));
+        drop(shown);
+        let _ = tx.commit();
+        for _ in 0..draw.below(20) {
+            let _ = act(&*fs, &mut draw);
+            if draw.below(6) == 0 {
+                upkeep(&fs, draw.next());
+            }
+        }
+        let now = without_access_times(picture(&*fs));
+        for (from, (before, was)) in snapshots.iter().enumerate() {
+            let ends = snapshots[from..].iter().map(|(after, is)| (Some(after), is));
+            for (after, is) in ends.chain([(None, &now)]) {
+                let changes = fs.diff_snapshots(before, after).unwrap();
+                let changes: Vec<PathChange> = changes.map(Result::unwrap).collect();
+                let what = format!("seed {seed} round {round} from {from} to {:?}", after.map(|s| s.seq));
+                agree(&changes, was, is, &what);
+            }
+        }
+        if draw.below(3) == 0 {
+            let (gone, _) = snapshots.remove(draw.below(snapshots.len() as u64) as usize);
+            fs.delete_snapshot(&gone.name).unwrap();
+            assert!(fs.diff_snapshots(&gone, None).is_err(), "a deleted snapshot has no diff");
+        }
+    }
+}
+
+#[test]
+fn diffs_of_snapshots_agree_with_comparisons_of_whole_trees() {
+    for seed in 0..150 {
+        story_of_snapshots(world(), seed, &|_, _| {});
+    }
+}
+
+#[test]
+fn diffs_of_snapshots_agree_wherever_the_engine_has_put_the_bytes() {
+    for seed in 0..60 {
+        story_of_snapshots(open(format(), Fs::format), 9000 + seed, &|fs, draw| match draw % 5 {
             0 => fs.engine().flush().unwrap(),
             1 | 2 => _ = fs.engine().background_step().unwrap(),
             3 => fs.sync().unwrap(),

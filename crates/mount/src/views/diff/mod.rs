@@ -21,6 +21,7 @@ use super::{Requester, ViewEntry, Views, errno_of};
 
 use wire::DiffPage;
 pub(crate) use wire::{DIFF, DiffBlock, DiffRequest, decode};
+pub use wire::{decode_change, encode_change};
 
 /// A listing and its position.
 pub(super) struct DiffListing<E: Storage> {

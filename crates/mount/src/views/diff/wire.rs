@@ -191,6 +191,14 @@ const ASPECTS: [Aspect; 7] = [
     Aspect::Xattrs,
 ];
 
+/// A change as bytes, for [`decode_change`].
+#[must_use]
+pub fn encode_change(change: &PathChange) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode(change, &mut bytes);
+    bytes
+}
+
 fn encode(change: &PathChange, out: &mut Vec<u8>) {
     let start = out.len();
     let (kind, other) = match &change.kind {
@@ -261,7 +269,9 @@ fn encode_file(attr: &Attr, out: &mut Vec<u8>) {
     }
 }
 
-fn decode_change(bytes: &[u8]) -> Option<PathChange> {
+/// The change of these bytes; `None` if they are malformed.
+#[must_use]
+pub fn decode_change(bytes: &[u8]) -> Option<PathChange> {
     let mut input = BlockReader(bytes);
     // The caller has used the length. The aspects follow from the fields, so the decoded change computes them
     // again.

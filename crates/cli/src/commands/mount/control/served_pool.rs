@@ -19,7 +19,7 @@ use crate::commands::device::{
 };
 use crate::commands::fsck::{CheckAnswer, CheckOrder};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress, pause_nanos};
-use crate::commands::snapshot::{create_in, delete_in, list_in};
+use crate::commands::snapshot::{DiffOrder, create_in, delete_in, diff_in, encoded, list_in};
 use crate::commands::status::{ErrorReport, StatusReport};
 use crate::commands::trim::TrimOutput;
 use crate::commands::upkeep::{WishOrder, wish_in};
@@ -124,6 +124,15 @@ impl ServedPool {
     /// The list is damaged.
     pub fn list_snapshots(&self, after: u64) -> Result<Answer, Failure> {
         Ok(Answer::SnapshotsListed(list_in(&self.pool, after)?))
+    }
+
+    /// Lists the changes between snapshots.
+    ///
+    /// # Errors
+    /// There is none of that name; the pool is damaged.
+    pub fn diff_snapshots(&self, order: &DiffOrder, client: &mut Client<'_>) -> Result<Answer, Failure> {
+        diff_in(&self.pool, order, |part| client.part(&Answer::SnapshotChanges(encoded(&part))))?;
+        Ok(Answer::SnapshotsCompared)
     }
 
     /// Removes a device.

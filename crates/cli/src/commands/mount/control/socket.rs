@@ -240,6 +240,9 @@ impl ControlSocket {
             Ok(Request::ListSnapshots { after }) => {
                 self.work(stream, number, &mut unsent, |_| pool.list_snapshots(after))
             }
+            Ok(Request::DiffSnapshots(order)) => {
+                self.work(stream, number, &mut unsent, |client| pool.diff_snapshots(&order, client))
+            }
             Ok(Request::RemoveDevice { index }) => {
                 self.work(stream, number, &mut unsent, |client| pool.remove_device(index, client))
             }
@@ -340,6 +343,14 @@ impl Client<'_> {
         if let Ok(sent) = send(self.stream, &self.rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             self.rest.drain(..sent.min(self.rest.len()));
             self.sent_nanos = Some(now_nanos);
+        }
+    }
+
+    /// Sends a part of the result, and waits until the client has taken it. `Break`: it takes no more.
+    pub fn part(&mut self, answer: &Answer) -> ControlFlow<()> {
+        match (&*self.stream).write_all(&answer.to_line()) {
+            Ok(()) => self.goes_on(0),
+            Err(_) => ControlFlow::Break(()),
         }
     }
 

@@ -18,7 +18,7 @@ use warpfire_terminal::{Failure, RelayedFailure};
 use crate::commands::device::{AddOrder, OnlineOrder, ReplaceOrder, ResizeOrder, ResizedDevice};
 use crate::commands::fsck::{CheckAnswer, CheckOrder};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress};
-use crate::commands::snapshot::WireSnapshot;
+use crate::commands::snapshot::{DiffOrder, WireSnapshot};
 use crate::commands::status::StatusReport;
 use crate::commands::trim::TrimOutput;
 use crate::commands::upkeep::WishOrder;
@@ -64,6 +64,8 @@ pub enum Request {
         /// The number of the last one that is known; 0 for the first page.
         after: u64,
     },
+    /// List the changes between snapshots.
+    DiffSnapshots(DiffOrder),
     /// Add a device and remove another one.
     ReplaceDevice(ReplaceOrder),
     /// Give a device another size, or plan that.
@@ -138,6 +140,10 @@ pub enum Answer {
     SnapshotDeleted(WireSnapshot),
     /// The next snapshots; none after the last one.
     SnapshotsListed(Vec<WireSnapshot>),
+    /// Some of the changes between snapshots, each as bytes.
+    SnapshotChanges(Vec<Vec<u8>>),
+    /// All changes are sent.
+    SnapshotsCompared,
     /// The device has its new size.
     DeviceResized(ResizedDevice),
     /// The device is offline.
@@ -215,7 +221,14 @@ impl RequestLine {
 impl Answer {
     /// Whether other answers follow.
     pub fn is_progress(&self) -> bool {
-        matches!(self, Answer::Trimming(_) | Answer::Scrubbing(_) | Answer::Removing(_) | Answer::Checking(_))
+        matches!(
+            self,
+            Answer::Trimming(_)
+                | Answer::Scrubbing(_)
+                | Answer::Removing(_)
+                | Answer::Checking(_)
+                | Answer::SnapshotChanges(_)
+        )
     }
 
     /// The line that is sent.

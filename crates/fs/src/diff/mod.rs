@@ -1,13 +1,15 @@
-//! The diff of a transaction: the changes that its commit would make, path by path.
+//! Diffs: the changes between two states of the filesystem, path by path.
 //!
-//! A diff compares two states of the filesystem. Commits of others since the transaction began are in
-//! neither. A diff looks only at keys that the transaction has changed, and adds nothing to the read set.
+//! The diff of a transaction has the changes that its commit would make: commits of others since the
+//! transaction began are in neither state, and the diff adds nothing to the read set. The diff of two
+//! snapshots has the changes from the older to the newer one, or to the present. A diff looks only at keys
+//! that have been changed in between.
 //!
 //! # Terms
-//! The two *sides* are *before*, when the transaction began, and *after*, as the transaction sees it now. A
-//! name is *removed* if it refers to a file before and not to that file after, and *added* the other way
-//! round. A file with a removed name and an added name, of which the transaction did not make the file, is
-//! *renamed*. When a directory is renamed, the names in it are neither removed nor added.
+//! The two *sides* are *before* and *after*: the base when a transaction began and its view of it now, or the
+//! older and the newer snapshot. A name is *removed* if it refers to a file before and not to that file
+//! after, and *added* the other way round. A file that existed before, with a removed name and an added name,
+//! is *renamed*. When a directory is renamed, the names in it are neither removed nor added.
 //!
 //! # Invariants
 //! 1. Two walks, one of each side, visit changed names and the names on the way to them: directories before
@@ -18,7 +20,7 @@
 //! 3. A file of several names is compared once: where the walk meets it first (`Survey::reported`).
 //! 4. The memory that a diff takes depends on changed directories, moved files and files of several names
 //!    (`survey.rs`), never on the number of files that were made or removed. It is charged to the
-//!    account of the transaction.
+//!    account of the filesystem.
 //!
 //! ```text
 //!   changed keys ──► Survey ─┬─► before: deleted ───────────────────────────┬──► PathChange, by path
@@ -29,6 +31,7 @@
 
 mod content;
 mod sides;
+mod snapshots;
 mod survey;
 mod walk;
 
@@ -39,9 +42,9 @@ use std::sync::Arc;
 
 use warpfire_meta::Storage;
 
-use super::begin::{Transaction, TxFs};
 use crate::attrs::Attr;
 use crate::error::FsError;
+use crate::tx::{Transaction, TxFs};
 use sides::{DiffSide, DiffSides};
 use survey::Survey;
 use walk::{DiffContext, SideWalk};
@@ -52,7 +55,7 @@ pub const RANGES_LISTED_MAX: usize = 16;
 /// Most extended attributes of a file that a [`PathChange`] lists; it counts all.
 pub const XATTRS_LISTED_MAX: usize = 16;
 
-/// One path that a commit would change.
+/// One path that is changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PathChange {
     /// The path from the root: the old one of a name that is removed, else the new one.
@@ -136,9 +139,9 @@ impl PathChange {
     }
 }
 
-/// The changes of a transaction, in the order of their paths: directories before their names, names in the
-/// order of their bytes. Of one path, the file that is removed comes before the file that takes its name.
-/// After an error the iterator ends.
+/// The changes of a transaction, or between snapshots, in the order of their paths: directories before their
+/// names, names in the order of their bytes. Of one path, the file that is removed comes before the file that
+/// takes its name. After an error the iterator ends.
 pub struct Diff<E: Storage> {
     sides: DiffSides<E>,
     survey: Survey,
@@ -167,7 +170,7 @@ impl<E: Storage> Transaction<E> {
     /// # Errors
     /// `Damaged` if a record does not decode; `Ended`.
     pub fn diff(&self) -> Result<Diff<E>, FsError> {
-        Diff::of(Arc::clone(&self.tx_fs))
+        Diff::of(Arc::clone(self.files()))
     }
 }
 
@@ -177,7 +180,10 @@ impl<E: Storage> Diff<E> {
     /// # Errors
     /// As there.
     pub fn of(tx_fs: Arc<TxFs<E>>) -> Result<Diff<E>, FsError> {
-        let sides = DiffSides::new(tx_fs);
+        Diff::of_sides(DiffSides::Transaction(tx_fs))
+    }
+
+    fn of_sides(sides: DiffSides<E>) -> Result<Diff<E>, FsError> {
         let survey = Survey::make(&sides)?;
         let root = sides.root();
         let cursor = |side| SideCursor { walk: SideWalk::new(side, root), next: None };

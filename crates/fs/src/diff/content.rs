@@ -10,7 +10,7 @@ use warpfire_format::fs::{
     Extent, ExtentMap, ExtentSource, Inode, InodeContent, Key, REGION_BYTES, region_extents, region_key,
     region_range,
 };
-use warpfire_meta::{SliceRead, SliceStore, Storage};
+use warpfire_meta::{SliceRead, Storage};
 use warpfire_units::SlicePtr;
 
 use super::sides::{DiffSide, DiffSides, SideRecord};
@@ -193,7 +193,7 @@ impl<E: Storage> DiffSides<E> {
                 rest = tail;
                 at = extent.end();
             }
-            self.tx_fs().engine.read(&mut reads)?;
+            self.read_slices(&mut reads)?;
             bytes.append(&mut part);
         }
         debug_assert_eq!(bytes.len() as u64, range.end - range.start, "every byte of the range was read");

@@ -141,7 +141,7 @@ impl<E: Storage> DiffContext<'_, E> {
     /// Visits a name on the walk of the after side, which lists added names and changed files.
     ///
     /// ```text
-    ///   1. the transaction made the file      created, or linked at its second name
+    ///   1. the file did not exist before      created, or linked at its second name
     ///   2. the name referred to it before     changed, at the first name that the walk meets
     ///   3. a removed name is paired with it   renamed
     ///   4. else                               linked
@@ -159,7 +159,7 @@ impl<E: Storage> DiffContext<'_, E> {
             self.survey.report(record.ino, path_buf(path))?;
         }
         // Case 1.
-        if self.sides.is_new(record.ino) {
+        if self.survey.is_new(self.sides, record.ino) {
             let kind = first.map_or(ChangeKind::Created, |first| ChangeKind::Linked(Some(first)));
             return Ok(visit(Some(new_change(path, kind, None, Some(record.attr()?)))));
         }
@@ -220,10 +220,14 @@ impl<E: Storage> DiffContext<'_, E> {
         before: Option<SideRecord>,
         after: &SideRecord,
     ) -> Result<PathChange, FsError> {
-        // The old record is missing only if the transaction has changed the name since the walk read it.
+        // The old record is missing only if a transaction has changed the name since the walk read it.
         let Some(before) = before else { return Ok(new_change(path, kind, None, Some(after.attr()?))) };
         debug_assert_eq!(before.ino, after.ino, "a file is compared with itself");
-        let mut change = new_change(path, kind, Some(before.attr()?), Some(after.attr()?));
+        let (was, mut is) = (before.attr()?, after.attr()?);
+        if !self.sides.compares_access_times() {
+            is.atime = was.atime;
+        }
+        let mut change = new_change(path, kind, Some(was), Some(is));
         if after.kind == FileKind::Regular {
             change.data = self.sides.differing(&before, after)?;
         }

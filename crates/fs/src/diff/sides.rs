@@ -1,4 +1,4 @@
-//! Reading both sides of a transaction. Nothing that is read here goes into the transaction's read set.
+//! Reading both sides of a diff. Nothing that is read here goes into the read set of a transaction.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,13 +6,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use warpfire_format::fs::{Dentry, FileKind, Inode, InodeContent, Key, VolumeId, dentry_key, inode_key};
-use warpfire_meta::{KeyRange, Pin, SliceStore, Storage};
+use warpfire_meta::{KeyRange, MemoryCharge, MetaError, Pin, ScanPage, SliceRead, SliceStore, Storage};
 
-use super::super::begin::TxFs;
+use super::snapshots::SnapshotPair;
 use crate::attrs::{Attr, attr_of};
 use crate::error::FsError;
+use crate::fs::ROOT_INO;
 use crate::limits::DEPTH_MAX;
 use crate::node::NameBuf;
+use crate::tx::TxFs;
 
 /// A name, by its directory.
 pub(super) type DentryId = (u64, NameBuf);
@@ -20,9 +22,9 @@ pub(super) type DentryId = (u64, NameBuf);
 /// One of the two states that a diff compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum DiffSide {
-    /// The base when the transaction began.
+    /// The base when the transaction began, or the older snapshot.
     Before,
-    /// The transaction's view of it now.
+    /// The transaction's view of it now, or the newer state.
     After,
 }
 
@@ -50,24 +52,41 @@ impl SideRecord {
     }
 }
 
-/// A transaction's filesystem, for reading both sides.
-pub(super) struct DiffSides<E: Storage>(Arc<TxFs<E>>);
+/// The two states, for reading.
+pub(super) enum DiffSides<E: Storage> {
+    /// The base of a transaction, and its view.
+    Transaction(Arc<TxFs<E>>),
+    /// Two versions of the store.
+    Snapshots(Box<SnapshotPair<E>>),
+}
 
 impl<E: Storage> DiffSides<E> {
-    pub(super) fn new(tx_fs: Arc<TxFs<E>>) -> Self {
-        DiffSides(tx_fs)
-    }
-
-    pub(super) fn tx_fs(&self) -> &TxFs<E> {
-        &self.0
-    }
-
     pub(super) fn volume(&self) -> VolumeId {
-        self.0.volume
+        match self {
+            DiffSides::Transaction(tx_fs) => tx_fs.volume,
+            DiffSides::Snapshots(pair) => pair.volume,
+        }
     }
 
     pub(super) fn root(&self) -> u64 {
-        self.0.root().ino()
+        match self {
+            DiffSides::Transaction(tx_fs) => tx_fs.root().ino(),
+            DiffSides::Snapshots(_) => ROOT_INO,
+        }
+    }
+
+    /// Whether times of access are compared. Reading a file changes them, so that they say nothing about
+    /// snapshots.
+    pub(super) fn compares_access_times(&self) -> bool {
+        matches!(self, DiffSides::Transaction(_))
+    }
+
+    /// A charge for the memory of the diff.
+    pub(super) fn charge(&self) -> MemoryCharge {
+        match self {
+            DiffSides::Transaction(tx_fs) => tx_fs.memory.coarse_charge(),
+            DiffSides::Snapshots(pair) => pair.memory.coarse_charge(),
+        }
     }
 
     /// A pin. While it lives, the slices that records name stay where they are.
@@ -75,29 +94,64 @@ impl<E: Storage> DiffSides<E> {
     /// # Errors
     /// As pinning in the store.
     pub(super) fn pin(&self) -> Result<Pin, FsError> {
-        Ok(self.0.engine.pin()?)
-    }
-
-    /// Whether the transaction has made this file.
-    pub(super) fn is_new(&self, ino: u64) -> bool {
-        self.0.numbers.has_drawn(ino)
-    }
-
-    pub(super) fn get(&self, side: DiffSide, key: &[u8], out: &mut Vec<u8>) -> Result<bool, FsError> {
-        Ok(match side {
-            DiffSide::Before => self.0.engine.peek_below(key, out)?,
-            DiffSide::After => self.0.engine.peek(key, out)?,
+        Ok(match self {
+            DiffSides::Transaction(tx_fs) => tx_fs.engine.pin()?,
+            DiffSides::Snapshots(pair) => pair.engine.pin()?,
         })
     }
 
-    /// Keys that the transaction has changed, in order, at most `max`.
+    /// Whether this inode number surely did not exist before. Between snapshots, a new file may have a lower
+    /// number: see `Survey::is_new`.
+    pub(super) fn is_surely_new(&self, ino: u64) -> bool {
+        match self {
+            DiffSides::Transaction(tx_fs) => tx_fs.numbers.has_drawn(ino),
+            DiffSides::Snapshots(pair) => pair.next_ino_before <= ino,
+        }
+    }
+
+    pub(super) fn get(&self, side: DiffSide, key: &[u8], out: &mut Vec<u8>) -> Result<bool, FsError> {
+        Ok(match (self, side) {
+            (DiffSides::Transaction(tx_fs), DiffSide::Before) => tx_fs.engine.peek_below(key, out)?,
+            (DiffSides::Transaction(tx_fs), DiffSide::After) => tx_fs.engine.peek(key, out)?,
+            (DiffSides::Snapshots(pair), side) => pair.get(side, key, out)?,
+        })
+    }
+
+    /// Keys that have been changed, in order, at most `max`.
     pub(super) fn changed(
         &self,
         start: &[u8],
         end: Option<&[u8]>,
         max: usize,
     ) -> Result<Vec<Box<[u8]>>, FsError> {
-        Ok(self.0.engine.changed_keys(KeyRange { start, end }, max)?)
+        let range = KeyRange { start, end };
+        Ok(match self {
+            DiffSides::Transaction(tx_fs) => tx_fs.engine.changed_keys(range, max)?,
+            DiffSides::Snapshots(pair) => (pair.changed)(range, max)?,
+        })
+    }
+
+    /// A page of a range on the after side.
+    pub(super) fn page(
+        &self,
+        range: KeyRange<'_>,
+        max_entries: usize,
+        max_bytes: usize,
+        page: &mut ScanPage,
+    ) -> Result<(), MetaError> {
+        match self {
+            DiffSides::Transaction(tx_fs) => tx_fs.engine.peek_range(range, max_entries, max_bytes, page),
+            DiffSides::Snapshots(pair) => pair.page(range, max_entries, max_bytes, page),
+        }
+    }
+
+    /// Reads slices.
+    pub(super) fn read_slices(&self, reads: &mut [SliceRead<'_>]) -> Result<(), FsError> {
+        match self {
+            DiffSides::Transaction(tx_fs) => tx_fs.engine.read(reads)?,
+            DiffSides::Snapshots(pair) => pair.engine.read(reads)?,
+        }
+        Ok(())
     }
 
     /// The inode that a name refers to.
@@ -149,7 +203,8 @@ impl<E: Storage> DiffSides<E> {
 
     /// A name that a file of several names had when the transaction met it, if it is known.
     pub(super) fn known_dentry(&self, ino: u64) -> Option<DentryId> {
-        self.0.node_in_use(ino)?.state.read().dentry.clone()
+        let DiffSides::Transaction(tx_fs) = self else { return None };
+        tx_fs.node_in_use(ino)?.state.read().dentry.clone()
     }
 
     /// The path of a name; `None` if it is not on this side.

@@ -7,10 +7,10 @@
 //! # Invariants
 //! 1. `ways` has the ways of each side. The after side also has a name of each changed file of several names,
 //!    unless a changed name refers to the file (`tests::diff::model`).
-//! 2. All that a survey keeps is charged to the account of the transaction (`charge_entry`;
+//! 2. All that a survey keeps is charged to the account of the filesystem (`charge_entry`;
 //!    `tests::memory::a_diff_is_charged_until_it_is_dropped`).
-//! 3. `moved` has each file that the transaction did not make and that has an added name, with all its added
-//!    and removed names, in order (assert in `find_sources`).
+//! 3. `moved` has each file that existed before and has an added name, with all its added and removed names,
+//!    in order (assert in `find_sources`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -33,6 +33,8 @@ const ENTRY_BYTES: usize = 96;
 pub(super) struct Survey {
     ways: [BTreeSet<DentryId>; 2],
     moved: BTreeMap<u64, MovedFile>,
+    /// New files with a number that is not surely new.
+    made: BTreeSet<u64>,
     /// Files of several names that the diff has listed, with the path at which it did.
     reported: BTreeMap<u64, PathBuf>,
     /// Memory of all entries.
@@ -40,7 +42,7 @@ pub(super) struct Survey {
     charge: MemoryCharge,
 }
 
-/// Names of a file that the transaction did not make, in order.
+/// Names of a file that existed before, in order.
 #[derive(Default)]
 pub(super) struct MovedFile {
     removed: Vec<DentryId>,
@@ -78,12 +80,13 @@ impl Survey {
         let mut survey = Survey {
             ways: Default::default(),
             moved: BTreeMap::new(),
+            made: BTreeSet::new(),
             reported: BTreeMap::new(),
             bytes: 0,
-            charge: sides.tx_fs().memory.coarse_charge(),
+            charge: sides.charge(),
         };
         let mut shared = BTreeSet::new();
-        let mut last_dir = 0;
+        let (mut last_dir, mut value) = (0, Vec::new());
         // Keys of inodes come before keys of names. So `shared` is complete when the first name is visited,
         // and loses each file that a changed name refers to: the walk meets those without help.
         each_changed(sides, &mut |key| {
@@ -98,6 +101,10 @@ impl Survey {
                     }
                     None => {}
                 },
+                // Without a name, the file is on no side.
+                Key::Orphan(_, ino) if sides.get(DiffSide::After, key, &mut value)? => {
+                    shared.remove(&ino);
+                }
                 Key::Dentry(_, dir, name) => {
                     if dir != last_dir {
                         survey.add_way(sides, DiffSide::After, dir)?;
@@ -106,7 +113,9 @@ impl Survey {
                     }
                     if let Some(ino) = sides.leads_to(DiffSide::After, dir, name)? {
                         shared.remove(&ino);
-                        if !sides.is_new(ino) && sides.leads_to(DiffSide::Before, dir, name)? != Some(ino) {
+                        if !sides.is_surely_new(ino)
+                            && sides.leads_to(DiffSide::Before, dir, name)? != Some(ino)
+                        {
                             survey.charge_entry(name.len())?;
                             survey.moved.entry(ino).or_default().added.push((dir, name.into()));
                         }
@@ -117,6 +126,7 @@ impl Survey {
             Ok(())
         })?;
         survey.find_sources(sides)?;
+        survey.find_made(sides)?;
         survey.find_names(sides, shared)?;
         Ok(survey)
     }
@@ -128,6 +138,11 @@ impl Survey {
     fn charge_entry(&mut self, name_bytes: usize) -> Result<(), FsError> {
         self.bytes += ENTRY_BYTES + name_bytes;
         Ok(self.charge.grow_to(self.bytes, MemoryNeed::Needed)?)
+    }
+
+    /// Whether the file did not exist before.
+    pub(super) fn is_new<E: Storage>(&self, sides: &DiffSides<E>, ino: u64) -> bool {
+        sides.is_surely_new(ino) || self.made.contains(&ino)
     }
 
     /// The path at which the diff has listed a file of several names, if it has.
@@ -145,7 +160,7 @@ impl Survey {
         Ok(())
     }
 
-    /// The names of a file that the transaction did not make and that has an added name.
+    /// The names of a file that existed before and has an added name.
     pub(super) fn moved(&self, ino: u64) -> Option<&MovedFile> {
         self.moved.get(&ino)
     }
@@ -204,6 +219,21 @@ impl Survey {
         Ok(())
     }
 
+    /// Finds the new files among those with an added name: no changed name referred to them before, and they
+    /// had no record of their own.
+    fn find_made<E: Storage>(&mut self, sides: &DiffSides<E>) -> Result<(), FsError> {
+        for (ino, moved) in &self.moved {
+            if moved.removed.is_empty()
+                && moved.stays.is_none()
+                && sides.own(DiffSide::Before, *ino)?.is_none()
+            {
+                self.made.insert(*ino);
+            }
+        }
+        self.moved.retain(|ino, _| !self.made.contains(ino));
+        Ok(())
+    }
+
     /// Finds a name of each of these files. No changed name refers to them.
     fn find_names<E: Storage>(&mut self, sides: &DiffSides<E>, files: BTreeSet<u64>) -> Result<(), FsError> {
         let mut found = Vec::new();
@@ -258,7 +288,7 @@ fn search<E: Storage>(
     let mut page = ScanPage::default();
     while !files.is_empty() {
         let range = KeyRange { start: &start, end: Some(&end) };
-        sides.tx_fs().engine.peek_range(range, KEYS_AT_ONCE, PAGE_BYTES, &mut page)?;
+        sides.page(range, KEYS_AT_ONCE, PAGE_BYTES, &mut page)?;
         for entry in page.iter() {
             let dentry = Dentry::decode(entry.value)?;
             if let Dentry::Reference(_, ino) = dentry

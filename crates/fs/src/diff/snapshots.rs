@@ -1,0 +1,94 @@
+//! Two versions of a store as the sides of a diff: a snapshot, and a later snapshot or the present.
+
+use std::sync::Arc;
+
+use warpfire_format::fs::{FilesystemRecord, Key, PoolRecordId, VolumeId};
+use warpfire_meta::{
+    Direction, KeyRange, MemoryAccount, MetaError, ScanPage, SeqRange, SnapshotStore, Storage,
+};
+use warpfire_units::Seq;
+
+use super::Diff;
+use super::sides::{DiffSide, DiffSides};
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::snapshot::SnapshotInfo;
+
+/// Looks up the first changed keys of a range.
+type ChangedKeys = Box<dyn Fn(KeyRange<'_>, usize) -> Result<Vec<Box<[u8]>>, MetaError> + Send + Sync>;
+
+/// Two versions, and what holds them.
+pub(super) struct SnapshotPair<E: Storage> {
+    pub(super) engine: Arc<E>,
+    pub(super) volume: VolumeId,
+    pub(super) memory: MemoryAccount,
+    /// Inode numbers from here on were not in use before.
+    pub(super) next_ino_before: u64,
+    pub(super) changed: ChangedKeys,
+    commits: SeqRange,
+    _held: [E::Snapshot; 2],
+}
+
+impl<E: Storage> SnapshotPair<E> {
+    fn seq(&self, side: DiffSide) -> Seq {
+        match side {
+            DiffSide::Before => self.commits.after,
+            DiffSide::After => self.commits.upto,
+        }
+    }
+
+    pub(super) fn get(&self, side: DiffSide, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
+        self.engine.get(key, self.seq(side), out)
+    }
+
+    pub(super) fn page(
+        &self,
+        range: KeyRange<'_>,
+        max_entries: usize,
+        max_bytes: usize,
+        page: &mut ScanPage,
+    ) -> Result<(), MetaError> {
+        self.engine.scan(range, self.commits.upto, Direction::Forward, max_entries, max_bytes, page)
+    }
+}
+
+impl<E: Storage + SnapshotStore> Fs<E> {
+    /// The changes between a snapshot and a later one, or with `None` up to now. The present lacks times of
+    /// directories that are not yet written. Times of access are not compared.
+    ///
+    /// The cost follows the changes: tables without a commit after the older snapshot are not read. A
+    /// changed file of several names, none of which has changed, costs a search of all names.
+    ///
+    /// # Errors
+    /// `NotFound` if a snapshot has just been deleted; `Invalid` if the second is the older one; `Memory`;
+    /// `Damaged`.
+    pub fn diff_snapshots(
+        &self,
+        before: &SnapshotInfo,
+        after: Option<&SnapshotInfo>,
+    ) -> Result<Diff<E>, FsError> {
+        let held_before = self.engine.snapshot_at(before.seq).ok_or(FsError::NotFound)?;
+        let held_after = match after {
+            Some(after) => self.engine.snapshot_at(after.seq).ok_or(FsError::NotFound)?,
+            None => self.engine.snapshot(),
+        };
+        let commits = SeqRange { after: before.seq, upto: self.engine.seq(&held_after) };
+        if commits.upto < commits.after {
+            return Err(FsError::Invalid("the first snapshot of a diff is the older one"));
+        }
+        let mut value = Vec::new();
+        if !self.engine.get(&Key::Pool(PoolRecordId::Filesystem).encode(), before.seq, &mut value)? {
+            return Err(FsError::NotFound);
+        }
+        let engine = Arc::clone(&self.engine);
+        Diff::of_sides(DiffSides::Snapshots(Box::new(SnapshotPair {
+            engine: Arc::clone(&self.engine),
+            volume: self.volume,
+            memory: self.memory.clone(),
+            next_ino_before: FilesystemRecord::decode(&value)?.next_ino,
+            changed: Box::new(move |range, max| engine.changed_between(range, commits, max)),
+            commits,
+            _held: [held_before, held_after],
+        })))
+    }
+}
