@@ -11,7 +11,8 @@ use std::thread;
 
 use warpfire_meta::Storage;
 
-use super::{View, ViewEntry, Views};
+use super::Views;
+use super::registry::{View, ViewEntry};
 
 /// Held while a job begins or ends a transaction.
 pub(super) struct EndOnPanic<'a, E: Storage> {

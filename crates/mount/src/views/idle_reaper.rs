@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use warpfire_env::{Clock, SystemClock};
 use warpfire_meta::Storage;
 
+use super::Views;
+use super::registry::{View, ViewEntry};
 use super::view_mount::ViewMount;
-use super::{Process, View, ViewEntry, Views};
 
 /// Pause between two checks of the views. While no view is open or kept there are no checks.
 const CHECK_PAUSE: Duration = Duration::from_millis(250);
@@ -49,12 +49,5 @@ impl<E: Storage> Views<E> {
             None => view.idle_nanos() >= timeout,
         };
         if abandoned { entry.take() } else { None }
-    }
-}
-
-impl Process {
-    pub(super) fn has_ended(&self) -> bool {
-        let mut ends = [PollFd::new(&self.handle, PollFlags::IN)];
-        poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 }

@@ -36,25 +36,25 @@ mod client;
 mod diff;
 mod end_on_panic;
 mod idle_reaper;
+mod jobs;
 mod namespace;
+mod process;
+mod registry;
 mod shares;
 mod view_directory;
 mod view_mount;
 mod wire;
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use warpfire_env::ChangeSignal;
 use warpfire_env::{Clock, RankedMutex, SystemClock};
-use warpfire_fs::{Fs, FsError, NodeRef, Transaction};
+use warpfire_fs::{Fs, FsError, NodeRef};
 use warpfire_fuse::Notifier;
 use warpfire_meta::Storage;
 
@@ -67,11 +67,12 @@ use crate::invalidation_gate::InvalidationGate;
 use crate::kernel_nodes::KernelNodes;
 use crate::lock_ranks::COMMITTING;
 use crate::options::MountOptions;
-use diff::{ListingSlot, SharedListingSlot};
-use end_on_panic::EndOnPanic;
-use shares::{JobShares, SessionCounts, USER_JOBS_MAX};
+use diff::ListingSlot;
+use process::Process;
+use registry::{LastUse, View, ViewEntry, ViewRegistry, report_without_view};
+use shares::{JobShares, USER_JOBS_MAX};
 pub use view_directory::{is_view_mountpoint, prepare_runtime_directory, runtime_directory};
-use view_mount::{KeptMounts, ViewMount, ViewSession};
+use view_mount::{KeptMounts, ViewMount};
 
 pub use client::{TransactionChanges, TransactionClient};
 pub(crate) use diff::{DiffBlock, DiffRequest};
@@ -184,134 +185,8 @@ pub(crate) struct MainMount {
     pub(crate) failures: Arc<FailedRequests>,
 }
 
-struct ViewRegistry<E: Storage> {
-    views: BTreeMap<u64, ViewEntry<E>>,
-    /// Each mount of a view with a live connection to the kernel, by the id of its first transaction. It
-    /// outlives an aborted transaction while a program has files open in the view.
-    sessions: BTreeMap<u64, ViewSession>,
-    kept: KeptMounts<ViewMount<E>>,
-    last_id: u64,
-    stop: bool,
-}
-
-enum ViewEntry<E: Storage> {
-    Open(Box<View<E>>),
-    /// A job begins or ends it, or it has just ended.
-    Busy {
-        uid: u32,
-    },
-}
-
-struct View<E: Storage> {
-    id: u64,
-    uid: u32,
-    ends_with: Option<Process>,
-    transaction: Transaction<E>,
-    mount: ViewMount<E>,
-    gate: Arc<InvalidationGate>,
-    last_use: LastUse,
-    listing: SharedListingSlot<E>,
-}
-
-/// A process, with a descriptor that becomes readable when it ends.
-struct Process {
-    pid: u32,
-    handle: OwnedFd,
-}
-
-/// The last check at which a view turned out to have been used.
-#[derive(Clone, Copy)]
-struct LastUse {
-    /// Passes of the view's gate up to that check.
-    passes: u64,
-    at_nanos: u64,
-}
-
-impl<E: Storage> View<E> {
-    /// Nanoseconds since a request to the view was last noticed.
-    fn idle_nanos(&mut self) -> u64 {
-        let passes = self.gate.passes();
-        let now = SystemClock.monotonic_nanos();
-        if passes != self.last_use.passes {
-            self.last_use = LastUse { passes, at_nanos: now };
-        }
-        debug_assert!(now >= self.last_use.at_nanos, "a monotonic clock does not run backward");
-        now - self.last_use.at_nanos
-    }
-
-    fn report(&mut self) -> TransactionReport {
-        let idle = Duration::from_nanos(self.idle_nanos());
-        TransactionReport {
-            pid: self.ends_with.as_ref().map(|process| process.pid),
-            idle_seconds: u32::try_from(idle.as_secs()).unwrap_or(u32::MAX),
-            path: self.mount.path(self.id),
-            ..report_without_view(self.id, self.uid, TransactionState::Open)
-        }
-    }
-}
-
-/// A report of a transaction that has no view.
-fn report_without_view(id: u64, uid: u32, state: TransactionState) -> TransactionReport {
-    let (call, path) = (String::new(), PathBuf::new());
-    TransactionReport { id, state, uid, pid: None, idle_seconds: 0, call, path }
-}
-
 fn errno_of(e: &FsError) -> Errno {
     Errno::from_raw_os_error(e.errno())
-}
-
-impl<E: Storage> ViewRegistry<E> {
-    /// Takes an open view out of the registry, to end it.
-    ///
-    /// # Errors
-    /// `ENOENT` if there is none, or if the requester may not see it; `EBUSY` if a job begins or ends it.
-    fn take(&mut self, id: u64, requester: Requester) -> Result<View<E>, Errno> {
-        let entry =
-            self.views.get_mut(&id).filter(|entry| entry.is_visible_to(requester)).ok_or(Errno::NOENT)?;
-        entry.take().ok_or(Errno::BUSY)
-    }
-}
-
-impl<E: Storage> ViewRegistry<E> {
-    /// The open transactions and sessions, of a user and in all.
-    fn counts(&self, uid: u32) -> SessionCounts {
-        let left = || self.sessions.values().filter(|session| session.is_left());
-        SessionCounts {
-            open: self.views.len(),
-            open_of_user: self.views.values().filter(|entry| entry.uid() == uid).count(),
-            left: left().count(),
-            left_of_user: left().filter(|session| session.uid == uid).count(),
-        }
-    }
-}
-
-impl<E: Storage> ViewEntry<E> {
-    fn uid(&self) -> u32 {
-        match self {
-            ViewEntry::Open(view) => view.uid,
-            ViewEntry::Busy { uid } => *uid,
-        }
-    }
-
-    /// Whether the requester is the user that began the transaction, or root.
-    fn is_visible_to(&self, requester: Requester) -> bool {
-        requester.uid == 0 || requester.uid == self.uid()
-    }
-
-    fn take(&mut self) -> Option<View<E>> {
-        let uid = self.uid();
-        match std::mem::replace(self, ViewEntry::Busy { uid }) {
-            ViewEntry::Open(view) => Some(*view),
-            ViewEntry::Busy { .. } => None,
-        }
-    }
-
-    fn report(&mut self, id: u64) -> TransactionReport {
-        match self {
-            ViewEntry::Open(view) => view.report(),
-            ViewEntry::Busy { uid } => report_without_view(id, *uid, TransactionState::Ending),
-        }
-    }
 }
 
 impl<E: Storage> Views<E> {
@@ -528,163 +403,5 @@ impl<E: Storage> Views<E> {
         let entry = self.registry.lock().views.remove(&id);
         assert!(!matches!(entry, Some(ViewEntry::Open(_))), "a view is taken out before it ends");
         self.registry_changed.notify_all();
-    }
-}
-
-impl Process {
-    /// The process of a thread.
-    ///
-    /// # Errors
-    /// `ESRCH` if it has ended.
-    fn find(thread: u32) -> Result<Process, Errno> {
-        // A request has the number of a thread; pidfd_open(2) takes that of a process, which is that of its
-        // first thread.
-        Process::open(thread).or_else(|_| Process::open(caller::process_of(thread).ok_or(Errno::SRCH)?))
-    }
-
-    /// As `find`. `before` is a process that is known, perhaps this one.
-    ///
-    /// # Errors
-    /// As `find`.
-    fn find_again(before: Option<Process>, thread: u32) -> Result<Process, Errno> {
-        // While a process runs, no other has its number.
-        let is_same = |process: &Process| process.pid == thread && !process.has_ended();
-        before.filter(is_same).map_or_else(|| Process::find(thread), Ok)
-    }
-
-    fn open(pid: u32) -> Result<Process, Errno> {
-        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
-        Ok(Process { pid, handle: pidfd_open(number, PidfdFlags::empty())? })
-    }
-}
-
-impl<E: Storage> TransactionControl for Views<E> {
-    fn ask(self: Arc<Self>, requester: Requester, request: TransactionRequest, answer: ReportCallback) {
-        let mut registry = self.registry.lock();
-        let job: Result<(u64, JobPlace, TransactionJob<E>), Errno> = match request {
-            TransactionRequest::Begin { .. } if self.options.read_only => Err(Errno::ROFS),
-            TransactionRequest::Begin { .. } if registry.stop => Err(Errno::SHUTDOWN),
-            TransactionRequest::Begin { ends_with_process } => {
-                registry.counts(requester.uid).admit(requester.uid).map(|()| {
-                    registry.last_id += 1;
-                    let id = registry.last_id;
-                    // The entry counts toward the limits while the job is still in the queue.
-                    registry.views.insert(id, ViewEntry::Busy { uid: requester.uid });
-                    // A transaction in a mount that is there begins within microseconds, and waits for
-                    // nothing but the gate of the filesystem.
-                    let kept = registry.kept.take(requester);
-                    let place = if kept.is_some() { JobPlace::Here } else { JobPlace::OtherThread };
-                    let job =
-                        move |views: &Arc<Views<E>>| views.begin(id, requester, ends_with_process, kept);
-                    (id, place, Box::new(job) as TransactionJob<E>)
-                })
-            }
-            TransactionRequest::Commit { id, durable } => {
-                let taken = registry.take(id, requester);
-                taken.map(|view| {
-                    let job = move |views: &Arc<Views<E>>| views.commit(view, durable);
-                    (id, JobPlace::OtherThread, Box::new(job) as TransactionJob<E>)
-                })
-            }
-            TransactionRequest::Abort { id } => {
-                let taken = registry.take(id, requester);
-                taken.map(|view| {
-                    let job = move |views: &Arc<Views<E>>| Ok(views.abort(view));
-                    (id, JobPlace::OtherThread, Box::new(job) as TransactionJob<E>)
-                })
-            }
-            TransactionRequest::Status { id } => {
-                let entry = registry.views.get_mut(&id).filter(|entry| entry.is_visible_to(requester));
-                return answer(entry.map(|entry| entry.report(id)).ok_or(Errno::NOENT));
-            }
-            TransactionRequest::Next { after } => {
-                let mut later = registry.views.range_mut(after.saturating_add(1)..);
-                let next = later.find(|(_, entry)| entry.is_visible_to(requester));
-                return answer(next.map(|(id, entry)| entry.report(*id)).ok_or(Errno::NOENT));
-            }
-        };
-        // Unlocked before the job starts, because the job locks the registry.
-        drop(registry);
-        match job {
-            Ok((id, JobPlace::Here, job)) => self.run_job(id, job, answer),
-            Ok((id, JobPlace::OtherThread, job)) => self.start_job(requester.uid, id, job, answer),
-            Err(errno) => answer(Err(errno)),
-        }
-    }
-
-    fn list(self: Arc<Self>, requester: Requester, request: DiffRequest, answer: DiffCallback) {
-        let call = match self.take_listing(requester, request) {
-            Ok(call) => call,
-            Err(errno) => return answer(Err(errno)),
-        };
-        match &*self.listers.lock() {
-            Some(listers) => listers.spawn(move || answer(call.list())),
-            None => answer(Err(Errno::SHUTDOWN)),
-        }
-    }
-}
-
-/// Where a job runs: on the serving thread, or on one for jobs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum JobPlace {
-    Here,
-    OtherThread,
-}
-
-type TransactionJob<E> = Box<dyn FnOnce(&Arc<Views<E>>) -> Result<TransactionReport, Errno> + Send>;
-
-impl<E: Storage> Views<E> {
-    /// Runs a job of a user, about one transaction, on another thread and answers with its result.
-    fn start_job(self: Arc<Self>, uid: u32, id: u64, job: TransactionJob<E>, answer: ReportCallback) {
-        let views = Arc::clone(&self);
-        let job = Box::new(move || views.run_job(id, job, answer));
-        if let Some(job) = self.job_shares.start_or_keep(uid, job) {
-            self.spawn_job(uid, job);
-        }
-    }
-
-    /// Runs a job about one transaction and answers with its result.
-    fn run_job(self: &Arc<Self>, id: u64, job: TransactionJob<E>, answer: ReportCallback) {
-        // A panic drops it before `answer`: the transaction ends first, then the program gets `EIO`. In one
-        // expression with the job, `answer` would be moved out of the closure and dropped first.
-        let answer = answer;
-        let _end = EndOnPanic { views: self, id };
-        let outcome = job(self);
-        answer(outcome);
-    }
-
-    /// Runs a job, then hands over the next one of the same user. That one goes to the end of the queue, so
-    /// that the jobs of others come first.
-    fn spawn_job(self: Arc<Self>, uid: u32, job: Box<dyn FnOnce() + Send>) {
-        let views = Arc::clone(&self);
-        let run = move || {
-            let ending = JobEnd { views, uid };
-            job();
-            // Also after a panic.
-            drop(ending);
-        };
-        self.spawn(run);
-    }
-
-    /// Runs something about a transaction on a thread for jobs. The transaction has an entry in the registry.
-    fn spawn(&self, run: impl FnOnce() + Send + 'static) {
-        let jobs = self.jobs.lock();
-        let jobs =
-            jobs.as_ref().expect("`end_all` waits for the entry of every job before it takes the threads");
-        jobs.spawn(run);
-    }
-}
-
-/// Its drop ends a job of a user.
-struct JobEnd<E: Storage> {
-    views: Arc<Views<E>>,
-    uid: u32,
-}
-
-impl<E: Storage> Drop for JobEnd<E> {
-    fn drop(&mut self) {
-        if let Some(next) = self.views.job_shares.end(self.uid) {
-            Arc::clone(&self.views).spawn_job(self.uid, next);
-        }
     }
 }

@@ -18,8 +18,9 @@ use warpfire_env::{Clock, SystemClock};
 use warpfire_fs::{FsSchema, Transaction};
 use warpfire_meta::{Storage, TxStore};
 
+use super::process::Process;
 use super::view_directory::ViewDirectory;
-use super::{MountKind, Process, Requester, TransactionControl, Views};
+use super::{MountKind, Requester, TransactionControl, Views};
 use crate::attach::attach;
 use crate::error::MountError;
 use crate::invalidation_gate::InvalidationGate;

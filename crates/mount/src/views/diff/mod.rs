@@ -17,7 +17,8 @@ use rustix::io::Errno;
 use warpfire_fs::{Diff, FsError, PathChange, TxFs};
 use warpfire_meta::Storage;
 
-use super::{Requester, ViewEntry, Views, errno_of};
+use super::registry::ViewEntry;
+use super::{Requester, Views, errno_of};
 
 use wire::DiffPage;
 pub(crate) use wire::{DIFF, DiffBlock, DiffRequest, decode};
