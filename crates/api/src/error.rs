@@ -115,7 +115,7 @@ impl Error {
 
     /// The error of a pool that is damaged so much that it does not open. The details are for the log.
     pub(crate) fn unopened(self) -> Self {
-        if self.kind != ErrorKind::Damaged {
+        if self.kind != ErrorKind::Damaged || self.hint == Some(SNAPSHOTS_UNKNOWN) {
             return self;
         }
         tracing::info!(reason = self.message, "the pool does not open");
@@ -234,6 +234,8 @@ const WRITABLE: &str = "make the devices writable for this user, or open the poo
 const SALVAGE: &str = "bring back missing devices, or copy the rest with 'warpfire cp --salvage'";
 const UNOPENED: &str =
     "bring back missing devices, or restore the files from a backup; 'warpfire fsck' names the losses";
+const SNAPSHOTS_UNKNOWN: &str =
+    "bring back missing devices, or open the pool for reading: 'warpfire mount --read-only', 'warpfire cp'";
 const DAMAGED: &str = "bring back missing devices, or restore the file from elsewhere";
 
 impl From<LogError> for Error {
@@ -244,7 +246,9 @@ impl From<LogError> for Error {
 
 impl From<MetaError> for Error {
     fn from(error: MetaError) -> Self {
-        FsError::from(error).into()
+        let is_of_snapshots = matches!(error, MetaError::Corrupt { code: 332 | 333, .. });
+        let error = Error::from(FsError::from(error));
+        if is_of_snapshots { error.with_hint(SNAPSHOTS_UNKNOWN) } else { error }
     }
 }
 

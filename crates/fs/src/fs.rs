@@ -170,7 +170,12 @@ impl<E: Storage> Fs<E> {
         let sums = [sum(CounterId::Inodes)?, sum(CounterId::Bytes)?, sum(CounterId::Reserved)?];
         // Before the first write: it must not take reserved room.
         engine.add_reserved(sums[RESERVED]);
-        let snapshots = Arc::new(SnapshotSums::read(&*engine)?);
+        let snapshots = match SnapshotSums::read(&*engine) {
+            // The sums serve limits and the room of changes.
+            Err(FsError::Damaged { .. }) if options.read_only => SnapshotSums::default(),
+            sums => sums?,
+        };
+        let snapshots = Arc::new(snapshots);
         let deferred = Arc::new(Deferred::new(volume, sums));
         // Before the first commit: the sums that commits add reach the flash only through the hook.
         let hook = Arc::clone(&deferred);

@@ -8,5 +8,6 @@ mod redundancy;
 mod rig;
 mod silent;
 mod slices;
+mod snapshots;
 mod space;
 mod transactions;

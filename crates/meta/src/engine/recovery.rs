@@ -62,6 +62,9 @@ const SNAPSHOTS_A_PAGE: usize = 4096;
 
 const SNAPSHOT_OF_THE_FUTURE: Corrupt = Corrupt::new(332, "a snapshot of a commit that does not exist");
 
+/// The old versions that these snapshots show are not known, so none could be dropped.
+const SNAPSHOTS_UNREADABLE: Corrupt = Corrupt::new(333, "the records of the snapshots cannot be read");
+
 const UNKNOWN_RECORD: Corrupt = Corrupt::new(331, "a log record of no known kind");
 
 /// Reads the recovered records in their order.
@@ -227,25 +230,36 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// Registers the persistent snapshots that the map names.
+    /// Registers the persistent snapshots that the map names. An engine that only reads drops no version, so it
+    /// goes on without the snapshots of which the record cannot be read.
     fn keep_snapshots(&self) -> Result<(), MetaError> {
         let Some((mut from, end)) = self.schema.snapshot_range() else { return Ok(()) };
-        let newest = self.newest();
-        let mut page = ScanPage::default();
+        let (newest, passes_damage) = (self.newest(), self.options.read_only);
+        let mut page = if passes_damage { ScanPage::past_damage() } else { ScanPage::default() };
+        let mut unknown = 0_u64;
         loop {
             let range = KeyRange { start: &from, end: Some(&end) };
-            self.scan(range, newest, Direction::Forward, SNAPSHOTS_A_PAGE, usize::MAX, &mut page)?;
+            let scanned =
+                self.scan(range, newest, Direction::Forward, SNAPSHOTS_A_PAGE, usize::MAX, &mut page);
+            scanned.map_err(|error| if error.is_damage() { SNAPSHOTS_UNREADABLE.into() } else { error })?;
+            unknown += u64::from(page.has_passed_damage);
             for entry in page.iter() {
-                match self.schema.snapshot_seq(entry.key)? {
+                match self.schema.snapshot_seq(entry.key) {
                     // The record has a later seq than the snapshot, so the snapshot is in the past.
-                    Some(seq) if seq < newest => self.snapshots.keep(seq),
-                    _ => return Err(SNAPSHOT_OF_THE_FUTURE.into()),
+                    Ok(Some(seq)) if seq < newest => self.snapshots.keep(seq),
+                    _ if passes_damage => unknown += 1,
+                    Err(error) => return Err(error.into()),
+                    Ok(_) => return Err(SNAPSHOT_OF_THE_FUTURE.into()),
                 }
             }
-            let Some(last) = page.iter().next_back().filter(|_| page.more) else { return Ok(()) };
+            let Some(last) = page.iter().next_back().filter(|_| page.more) else { break };
             // The smallest key past the last one.
             from = [last.key, &[0]].concat();
         }
+        if unknown > 0 {
+            tracing::warn!(name: "snapshots_unknown", "records of snapshots are damaged; these are not shown");
+        }
+        Ok(())
     }
 
     /// Writes the replayed commits as tables and logs a checkpoint, so that the next recovery is short.

@@ -128,11 +128,18 @@ fn a_thousand_snapshots_each_show_their_version_after_reopening() {
 #[test]
 fn a_snapshot_of_a_commit_that_does_not_exist_is_refused() {
     let engine = open(MemLog::new(), RecoveredLog::empty());
+    put(&engine, b"key", b"value");
     put(&engine, &snapshot_key(Seq(500)), b"forged");
     engine.sync(Seq::MAX).unwrap();
     let (log, recovered) = engine.log().crash();
     let refused = Engine::open(log, recovered, ListSchema, small(Background::Manual)).unwrap_err();
     assert!(matches!(refused, MetaError::Corrupt { code: 332, .. }), "{refused}");
+    // Reading drops nothing that the snapshot could show.
+    let (log, recovered) = engine.log().crash();
+    let options = EngineOptions { read_only: true, ..small(Background::Manual) };
+    let reader = Engine::open(log, recovered, ListSchema, options).unwrap();
+    assert_eq!(value(&reader, b"key", Seq::MAX), Some(text_item(b"value")));
+    assert!(reader.snapshot_at(Seq(500)).is_none());
 }
 
 #[test]
