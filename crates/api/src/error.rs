@@ -246,7 +246,7 @@ impl From<LogError> for Error {
 
 impl From<MetaError> for Error {
     fn from(error: MetaError) -> Self {
-        let is_of_snapshots = matches!(error, MetaError::Corrupt { code: 332 | 333, .. });
+        let is_of_snapshots = error.is_of_snapshots();
         let error = Error::from(FsError::from(error));
         if is_of_snapshots { error.with_hint(SNAPSHOTS_UNKNOWN) } else { error }
     }

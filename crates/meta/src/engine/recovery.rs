@@ -65,6 +65,15 @@ const SNAPSHOT_OF_THE_FUTURE: Corrupt = Corrupt::new(332, "a snapshot of a commi
 /// The old versions that these snapshots show are not known, so none could be dropped.
 const SNAPSHOTS_UNREADABLE: Corrupt = Corrupt::new(333, "the records of the snapshots cannot be read");
 
+impl MetaError {
+    /// Whether an engine that writes was not opened because it does not know all snapshots.
+    #[must_use]
+    pub fn is_of_snapshots(&self) -> bool {
+        let codes = [SNAPSHOT_OF_THE_FUTURE.code, SNAPSHOTS_UNREADABLE.code];
+        matches!(self, MetaError::Corrupt { code, .. } if codes.contains(code))
+    }
+}
+
 const UNKNOWN_RECORD: Corrupt = Corrupt::new(331, "a log record of no known kind");
 
 /// Reads the recovered records in their order.
@@ -230,8 +239,8 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// Registers the persistent snapshots that the map names. An engine that only reads drops no version, so it
-    /// goes on without the snapshots of which the record cannot be read.
+    /// Registers the persistent snapshots that the map names. An engine that only reads drops no version, so
+    /// it goes on without the snapshots of which the record cannot be read.
     fn keep_snapshots(&self) -> Result<(), MetaError> {
         let Some((mut from, end)) = self.schema.snapshot_range() else { return Ok(()) };
         let (newest, passes_damage) = (self.newest(), self.options.read_only);
