@@ -15,7 +15,7 @@ use crate::copy_whole::{damage, make_tree, moments, names, signalled};
 use crate::fixture::{Fixture, bytes, tree};
 use crate::mounted::{MountedFixture, can_mount};
 
-fn has_tar() -> bool {
+pub fn has_tar() -> bool {
     let version = Command::new("tar").arg("--version").output();
     let is_there = version.is_ok_and(|said| said.stdout.starts_with(b"tar (GNU tar)"));
     if !is_there {

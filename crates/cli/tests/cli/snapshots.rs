@@ -1,7 +1,10 @@
 //! Snapshots by the command: made, listed, read and deleted, mounted and not.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
 
+use crate::copy_tar::has_tar;
 use crate::fixture::{Fixture, bytes, documents, tree};
 use crate::mounted::{MountedFixture, can_mount};
 
@@ -171,6 +174,31 @@ fn a_pool_that_snapshots_fill_gets_room_by_a_deletion() {
     fixture.run(["cp", "pool:/second", "back"]).succeeded();
     assert_eq!(fs::read(fixture.path("back")).expect("copied"), bytes(2, 30 << 20));
     fixture.run(["fsck", "pool"]).succeeded();
+}
+
+#[test]
+fn tar_takes_files_of_snapshots_for_other_files() {
+    if !can_mount() || !has_tar() {
+        return;
+    }
+    let pool = MountedFixture::new();
+    let there = |name: &str| pool.0.path(&format!("mnt/{name}"));
+    fs::create_dir(there("docs")).expect("made");
+    fs::write(there("docs/one"), b"first").expect("written");
+    fs::hard_link(there("docs/one"), there("docs/other")).expect("linked");
+    pool.0.run(["snapshot", "create", "mnt", "monday"]).succeeded();
+    fs::write(there("docs/one"), b"second").expect("written");
+    fs::create_dir(pool.0.path("copy")).expect("made");
+    let script = "tar c -C mnt docs .snapshots/monday/docs | tar x -C copy";
+    let ran = Command::new("sh").args(["-c", script]).current_dir(pool.0.path("")).status();
+    assert!(ran.expect("sh runs").success());
+    // tar knows the links of a file by device and inode number.
+    for (dir, content) in [("docs", "second"), (".snapshots/monday/docs", "first")] {
+        let of = |name: &str| pool.0.path(&format!("copy/{dir}/{name}"));
+        assert_eq!(fs::read_to_string(of("other")).expect("copied"), content, "{dir}");
+        let [one, other] = ["one", "other"].map(|name| fs::metadata(of(name)).expect("copied"));
+        assert_eq!((one.ino(), one.nlink()), (other.ino(), 2), "{dir}: the links of one state");
+    }
 }
 
 #[test]
