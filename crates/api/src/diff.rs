@@ -131,7 +131,7 @@ impl Warpfire {
     /// let mut diff = fs.diff_snapshots("monday", None)?;
     /// let (new, plan) = (diff.next().unwrap()?, diff.next().unwrap()?);
     /// assert_eq!((new.path().to_str(), new.kind()), (Some("/new"), &ChangeKind::Created));
-    /// assert_eq!((plan.aspects()[0], &plan.data().ranges[..]), (Aspect::Data, &[2..4][..]));
+    /// assert_eq!((plan.aspects()[0], &plan.data().ranges[..]), (Aspect::Data, &[2..5][..]));
     /// # Ok::<(), warpfire::Error>(())
     /// ```
     ///
