@@ -156,11 +156,11 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         let t = &self.tables[table];
         // Parts with a number were reached through the parts above, so these are readable.
         if let (Some(partition), Ok(top)) = (partition, t.top()) {
-            let blocks = t.partition(top.partitions()[partition], self.cache);
-            if let (Some(block), Ok(blocks)) = (block, blocks)
-                && block + 1 < blocks.blocks().len()
+            if let Some(block) = block
+                && let Ok(found) = t.partition(top.partitions()[partition], self.cache)
+                && block + 1 < found.blocks().len()
             {
-                let is_behind = self.is_behind(blocks.separator(block + 1));
+                let is_behind = self.is_behind(found.separator(block + 1));
                 let load = || self.load(table, Part::Number(partition), Part::Number(block + 1));
                 return (!is_behind).then(load).transpose();
             }
