@@ -187,6 +187,14 @@ pub enum DeviceSetError {
         /// The names of the devices.
         devices: Vec<String>,
     },
+    /// None of the devices holds a readable root, and one of them holds data of a pool.
+    #[error("the roots of pool {pool} are lost: {device} holds its data, and no named device holds a root")]
+    RootsLost {
+        /// The first device with data.
+        device: String,
+        /// The pool of the data.
+        pool: Uuid,
+    },
     /// The devices belong to different pools.
     #[error("{device} belongs to pool {found}, not to {expected}")]
     Foreign {
@@ -281,6 +289,7 @@ impl DeviceSetError {
             | DeviceSetError::Foreign { device, .. }
             | DeviceSetError::Unsupported { device, .. }
             | DeviceSetError::Duplicate { second: device, .. }
+            | DeviceSetError::RootsLost { device, .. }
             | DeviceSetError::Shrunk { device, .. } => Some(device),
             DeviceSetError::NoPool { devices } if devices.len() == 1 => devices.first().map(String::as_str),
             _ => None,

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use warpfire_env::{AlignedBuf, Device, FileDevice};
 use warpfire_format::root::{RootHeader, unsupported};
+use warpfire_pool::Pool;
 use warpfire_units::BLOCK_BYTES;
 
 use crate::Result;
@@ -16,6 +17,8 @@ pub enum DeviceContent {
     Empty,
     /// A member of a Warpfire pool.
     Pool,
+    /// Data of a Warpfire pool, and no root: the device was a member, and its roots were overwritten.
+    PoolWithoutRoots,
     /// A filesystem or the like, recognised by its signature; its name with an article.
     Known(&'static str),
     /// Data without a known signature.
@@ -52,6 +55,7 @@ impl fmt::Display for DeviceContent {
         f.write_str(match self {
             DeviceContent::Empty => "nothing",
             DeviceContent::Pool => "a Warpfire pool",
+            DeviceContent::PoolWithoutRoots => "data of a Warpfire pool that has lost its roots",
             DeviceContent::Known(name) => name,
             DeviceContent::Unknown => "data of an unknown kind",
         })
@@ -87,12 +91,17 @@ pub(super) fn content(device: &dyn Device) -> Result<DeviceContent> {
     if root.is_some() || is_other_format {
         return Ok(DeviceContent::Pool);
     }
-    if front.iter().all(|&byte| byte == 0) {
-        return Ok(DeviceContent::Empty);
-    }
     let known =
         SIGNATURES.iter().find(|(_, at, bytes)| front.get(*at..).is_some_and(|rest| rest.starts_with(bytes)));
-    Ok(known.map_or(DeviceContent::Unknown, |(name, _, _)| DeviceContent::Known(name)))
+    if let Some((name, _, _)) = known {
+        return Ok(DeviceContent::Known(name));
+    }
+    // Whatever has overwritten the roots, zeros among it, has left the data behind them.
+    if Pool::find_stripes(device).is_some() {
+        return Ok(DeviceContent::PoolWithoutRoots);
+    }
+    let is_empty = front.iter().all(|&byte| byte == 0);
+    Ok(if is_empty { DeviceContent::Empty } else { DeviceContent::Unknown })
 }
 
 /// The sizes that zone 1 may begin at. A pool writes its roots at the front of zones 0 and 1.

@@ -568,7 +568,10 @@ fn damage_beyond_parity_is_refused_in_sentences_that_help() {
     let opened = std::fs::OpenOptions::new().write(true).open(&big).expect("there");
     std::os::unix::fs::FileExt::write_all_at(&opened, &[0xA5; 4096], at as u64).expect("damaged");
     hurt(&fixture, "table.img", "name-in-a-table");
-    let no_root = "no pool found on root.img; name the devices of a pool; 'warpfire mkfs' makes one";
+    let no_root = "the roots of pool # are lost: root.img holds its data, and no named device holds a root; name the \
+                   other devices too, one of which may have roots; make no new pool here, because that destroys the data";
+    let kept = "root.img contains data of a Warpfire pool that has lost its roots; name another device, or overwrite \
+                this one with --force";
     let lost_bytes = "/big: damaged: bytes 8192..12288 (4096 bytes) cannot be read or reconstructed; bring back \
                       missing devices, or copy the rest with 'warpfire cp --salvage'";
     let backup =
@@ -602,6 +605,8 @@ fn damage_beyond_parity_is_refused_in_sentences_that_help() {
              'warpfire status' shows the devices of the pool",
         ),
         ("scrub root.img", 8, no_root),
+        ("mkfs root.img", 1, kept),
+        ("device add data.img root.img", 1, kept),
         ("mount root.img empty --log log", 3, no_root),
         ("cat data.img:/big", 1, lost_bytes),
         ("cp data.img:/big back", 1, lost_bytes),

@@ -6,6 +6,8 @@ pub(crate) mod create;
 pub(crate) mod frozen;
 // Finds the roots that each device holds.
 pub(crate) mod find_roots;
+// Finds data of a pool on a device without roots.
+mod find_stripes;
 // Compares roots: the newest one, and those that were written separately.
 pub(crate) mod history;
 // Changes which devices belong to the pool.

@@ -297,12 +297,22 @@ const EPOCHS_SPENT: Corrupt = Corrupt::new(111, "root with the last possible epo
 /// with roots that this version cannot read.
 fn read_labels(devices: Vec<Arc<dyn Device>>) -> Result<Vec<LabelledDevice>, DeviceSetError> {
     let found = find_roots(&devices);
-    let names = devices.iter().map(|d| d.info().name.clone()).collect();
     let mut labelled = Vec::with_capacity(devices.len());
-    for (device, roots) in devices.into_iter().zip(found) {
+    for (device, roots) in devices.iter().cloned().zip(found) {
         labelled.extend(LabelledDevice::read(device, roots)?);
     }
-    if labelled.is_empty() { Err(DeviceSetError::NoPool { devices: names }) } else { Ok(labelled) }
+    if labelled.is_empty() { Err(without_roots(&devices)) } else { Ok(labelled) }
+}
+
+/// The refusal of devices without a root. It names a pool that has lost its roots, because
+/// another pool on these devices would destroy its data.
+fn without_roots(devices: &[Arc<dyn Device>]) -> DeviceSetError {
+    let name = |device: &Arc<dyn Device>| device.info().name.clone();
+    let found = devices.iter().find_map(|d| Some((name(d), Pool::find_stripes(d.as_ref())?)));
+    match found {
+        Some((device, pool)) => DeviceSetError::RootsLost { device, pool },
+        None => DeviceSetError::NoPool { devices: devices.iter().map(name).collect() },
+    }
 }
 
 /// The newest root of a device with a body that verifies.

@@ -88,6 +88,36 @@ fn foreign_blank_and_doubled_devices_are_refused() {
 }
 
 #[test]
+fn devices_that_have_lost_their_roots_are_told_from_blank_ones() {
+    for (seed, overwritten_with) in [(451, 0), (452, 0xAA)] {
+        let (world, pool) = world(seed, 2, 1, 1);
+        for device in world.devices() {
+            assert_eq!(Pool::find_stripes(device.as_ref()), None, "a new pool has no data");
+        }
+        write_segment(&pool, id(1), &[70_000]);
+        let uuid = pool.uuid();
+        drop(pool);
+        let overwrite = |device: usize| {
+            for block in 0..2 * crate::rig::ZONE_BYTES / 4096 {
+                world.sims()[device].poke(block * 4096, &[overwritten_with; 4096]);
+            }
+        };
+        overwrite(1);
+        let (one_root_is_enough, _) = open(world.devices()).unwrap();
+        assert_eq!(one_root_is_enough.status().lost(), 1);
+        overwrite(0);
+        let before: Vec<_> = world.sims().iter().map(|sim| sim.counters().writes).collect();
+        let blank = SimWorld::of(45, 1, &DeviceSpec::conventional("blank", DEVICE_BYTES));
+        let devices = [blank.devices(), world.devices()].concat();
+        let lost = DeviceSetError::RootsLost { device: "flash0".to_owned(), pool: uuid };
+        assert_eq!(refusal(open(devices.clone())), lost);
+        assert_eq!(refusal(Pool::open_for_reading(devices)), lost);
+        let after: Vec<_> = world.sims().iter().map(|sim| sim.counters().writes).collect();
+        assert_eq!(before, after, "nothing was written");
+    }
+}
+
+#[test]
 fn a_device_that_was_away_joins_again_and_its_columns_are_reconstructed() {
     let (world, pool) = world(47, 4, 2, 1);
     let before = write_segment(&pool, id(1), &[70_000]);
