@@ -246,9 +246,13 @@ impl From<LogError> for Error {
 
 impl From<MetaError> for Error {
     fn from(error: MetaError) -> Self {
-        let is_of_snapshots = error.is_of_snapshots();
-        let error = Error::from(FsError::from(error));
-        if is_of_snapshots { error.with_hint(SNAPSHOTS_UNKNOWN) } else { error }
+        if error.is_of_snapshots() {
+            let message =
+                "the records of the snapshots cannot be read, and a change could drop what they show";
+            return Error::new(ErrorKind::Damaged, Errno::IO.raw_os_error(), message)
+                .with_hint(SNAPSHOTS_UNKNOWN);
+        }
+        FsError::from(error).into()
     }
 }
 

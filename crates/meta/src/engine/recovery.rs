@@ -250,7 +250,10 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             let range = KeyRange { start: &from, end: Some(&end) };
             let scanned =
                 self.scan(range, newest, Direction::Forward, SNAPSHOTS_A_PAGE, usize::MAX, &mut page);
-            scanned.map_err(|error| if error.is_damage() { SNAPSHOTS_UNREADABLE.into() } else { error })?;
+            scanned.map_err(|error| match error.is_damage() && self.reads_first_key() {
+                true => SNAPSHOTS_UNREADABLE.into(),
+                false => error,
+            })?;
             unknown += u64::from(page.has_passed_damage);
             for entry in page.iter() {
                 match self.schema.snapshot_seq(entry.key) {
@@ -269,6 +272,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             tracing::warn!(name: "snapshots_unknown", "records of snapshots are damaged; these are not shown");
         }
         Ok(())
+    }
+
+    /// Whether the first key of the map can be read. Where it cannot, more is lost than snapshots.
+    fn reads_first_key(&self) -> bool {
+        let (all, mut page) = (KeyRange { start: &[], end: None }, ScanPage::default());
+        self.scan(all, self.newest(), Direction::Forward, 1, usize::MAX, &mut page).is_ok()
     }
 
     /// Writes the replayed commits as tables and logs a checkpoint, so that the next recovery is short.
