@@ -182,7 +182,8 @@ static inline int warpfire_drop(int fd, uint64_t slice)
  *   ENOTTY  not the root directory of a mounted pool, or that of a view
  *   EINVAL  another version, or unknown flags
  *   ENOENT  no such transaction, it has ended, or it is another user's
- *   EBUSY   COMMIT: a file or a working directory in the view is in use; the transaction stays open.
+ *   EBUSY   COMMIT: a file or a working directory in the view is in use; the transaction stays open. With
+ *           WARPFIRE_TX_CHAIN they may be in use, but no directory may be listed.
  *           COMMIT, ABORT: another call is ending it
  *   EAGAIN  BEGIN: too many transactions are open
  *   EDQUOT  BEGIN: this user has too many transactions open, or views of ended ones with open files
@@ -191,8 +192,8 @@ static inline int warpfire_drop(int fd, uint64_t slice)
  */
 struct warpfire_tx_args {
     uint32_t version; /* WARPFIRE_VERSION */
-    uint32_t flags;   /* BEGIN: WARPFIRE_TX_PROCESS_BOUND or 0; COMMIT: WARPFIRE_TX_DURABLE or 0 */
-    uint64_t id;      /* number of the transaction; BEGIN: 0; out: the number */
+    uint32_t flags;   /* BEGIN: WARPFIRE_TX_PROCESS_BOUND; COMMIT: WARPFIRE_TX_DURABLE, WARPFIRE_TX_CHAIN */
+    uint64_t id;      /* number of the transaction; BEGIN: 0; out: the number; after CHAIN that of the next one */
     uint32_t state;   /* out: one of the states below */
     uint32_t uid;     /* out: the user that began it */
     uint32_t pid;     /* out: the process that it is bound to, 0 if none */
@@ -203,6 +204,7 @@ struct warpfire_tx_args {
 
 #define WARPFIRE_TX_PROCESS_BOUND 1u /* aborted when this process ends */
 #define WARPFIRE_TX_DURABLE 1u       /* durable on return */
+#define WARPFIRE_TX_CHAIN 2u         /* the next transaction begins in the same view, with the files open there */
 
 #define WARPFIRE_TX_OPEN 1u
 #define WARPFIRE_TX_ENDING 2u

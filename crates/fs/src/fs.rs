@@ -458,8 +458,13 @@ impl<E: Storage> Fs<E> {
 
     /// The node of a directory by number, for walks towards the root. `None` if it is gone.
     pub(crate) fn directory(&self, ino: u64) -> Result<Option<NodeRef>, FsError> {
+        self.at_own_key(FileKind::Directory, ino)
+    }
+
+    /// The node of an inode with a record at its own key, by number. `None` if it is gone.
+    pub(crate) fn at_own_key(&self, kind: FileKind, ino: u64) -> Result<Option<NodeRef>, FsError> {
         loop {
-            match self.find_at_own_key(FileKind::Directory, ino, None)? {
+            match self.find_at_own_key(kind, ino, None)? {
                 Some(NodeLookup::Node(node)) => return Ok(Some(node)),
                 Some(NodeLookup::Dying(node)) => drop(node.state.read()),
                 Some(NodeLookup::Stale) => {}

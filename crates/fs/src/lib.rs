@@ -38,7 +38,7 @@ pub use data::{AllocMode, DefragmentCounts, Position, ReadAt, Seek};
 pub use diff::{Aspect, ChangeKind, ChangedRanges, Diff, PathChange, RANGES_LISTED_MAX, XATTRS_LISTED_MAX};
 pub use error::FsError;
 pub use fs::{AtimeMode, Fs, FsOptions};
-pub use names::{DirEntry, DirHandle, HandleVisitor, NewFile, RenameMode};
+pub use names::{DirEntry, DirHandle, FilePlace, HandleVisitor, NewFile, RenameMode};
 pub use node::{Node, NodeRef};
 pub use op::{CallNumber, Savepoint, TransactionCounts};
 pub use path::{Follow, Resolved};

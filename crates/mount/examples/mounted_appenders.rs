@@ -1,8 +1,8 @@
 //! Processes append to one file of a mounted pool, or of any directory.
 //!
 //! ```text
-//! mounted_appenders DIRECTORY [--each write|slice|transaction] [--appenders 12] [--appends 10000]
-//!     [--unit-bytes 4096]
+//! mounted_appenders DIRECTORY [--each write|slice|transaction|chained] [--appenders 12]
+//!     [--appends 10000] [--unit-bytes 4096]
 //! ```
 //!
 //! `--each` says how a process appends one unit:
@@ -10,7 +10,8 @@
 //! - `slice`: the process writes the unit into a file of its own, and pastes the range at the end of the
 //!   shared file, which is one commit;
 //! - `transaction`: the process begins a transaction, appends in its view with write(2), and commits. It
-//!   repeats a transaction that conflicts.
+//!   repeats a transaction that conflicts;
+//! - `chained`: the same, but each commit begins the next transaction, in which the file is open already.
 //!
 //! One writer appends as many units to another file with write(2) beside it. The program checks that every
 //! unit is in the shared file once and whole, and that the units of one appender keep their order.
@@ -29,8 +30,8 @@ use append_job::AppendJob;
 use warpfire_env::{Clock, SystemClock};
 use warpfire_mount::{MountedSlice, TransactionClient, TransactionState};
 
-const USAGE: &str = "usage: mounted_appenders DIRECTORY [--each write|slice|transaction] [--appenders COUNT] \
-                     [--appends COUNT] [--unit-bytes BYTES]";
+const USAGE: &str = "usage: mounted_appenders DIRECTORY [--each write|slice|transaction|chained] \
+                     [--appenders COUNT] [--appends COUNT] [--unit-bytes BYTES]";
 /// The first argument of a child process that is one of the appenders. Directory, manner, number and job
 /// follow.
 const CHILD: &str = "append";
@@ -45,10 +46,15 @@ enum Each {
     Write,
     Slice,
     Transaction,
+    Chained,
 }
 
-const MANNERS: [(Each, &str); 3] =
-    [(Each::Write, "write"), (Each::Slice, "slice"), (Each::Transaction, "transaction")];
+const MANNERS: [(Each, &str); 4] = [
+    (Each::Write, "write"),
+    (Each::Slice, "slice"),
+    (Each::Transaction, "transaction"),
+    (Each::Chained, "chained"),
+];
 
 impl Each {
     fn named(name: &str) -> ExampleResult<Each> {
@@ -105,6 +111,30 @@ fn append_transactions(directory: &Path, job: AppendJob, appender: u64) -> Examp
     Ok(())
 }
 
+fn append_chained(directory: &Path, job: AppendJob, appender: u64) -> ExampleResult<()> {
+    let client = TransactionClient::open(&mount_root(directory)?)?;
+    let inside = directory.strip_prefix(mount_root(directory)?)?.join(SHARED);
+    let begun = client.begin(true)?;
+    let mut file = File::options().append(true).open(begun.path.join(&inside))?;
+    let (mut id, mut number, mut conflicts) = (begun.id, 0, 0u64);
+    while number < job.appends {
+        file.write_all(&job.unit(appender, number))?;
+        let report = client.commit_and_chain(id, false)?;
+        id = report.id;
+        match report.state {
+            TransactionState::Committed => number += 1,
+            TransactionState::Conflict => conflicts += 1,
+            state => return Err(format!("a commit ended as {state:?}").into()),
+        }
+    }
+    if conflicts > 0 {
+        println!("appender {appender}: {conflicts} conflicts");
+    }
+    drop(file);
+    client.abort(id)?;
+    Ok(())
+}
+
 /// The root of the mount that a directory lies on: its last ancestor with the same device number.
 fn mount_root(directory: &Path) -> ExampleResult<PathBuf> {
     use std::os::unix::fs::MetadataExt;
@@ -157,6 +187,7 @@ fn main() -> ExampleResult<()> {
             Each::Write => append_writing(&directory.join(SHARED), job, appender..appender + 1),
             Each::Slice => append_slices(directory, job, appender),
             Each::Transaction => append_transactions(directory, job, appender),
+            Each::Chained => append_chained(directory, job, appender),
         };
     }
     let (directory, flags) = words.split_first().ok_or(USAGE)?;

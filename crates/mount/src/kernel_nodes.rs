@@ -125,6 +125,21 @@ impl<N: Clone> KernelNodes<N> {
         listed
     }
 
+    /// All nodes, each with its inode number and its lookups.
+    pub(crate) fn list(&self) -> Vec<(u64, N, u64)> {
+        let mut listed = Vec::new();
+        for shard in &*self.shards {
+            let shard = shard.lock();
+            listed.extend(shard.known.iter().map(|(ino, known)| (*ino, known.node.clone(), known.lookups)));
+        }
+        listed
+    }
+
+    /// Whether the kernel remembers the inode.
+    pub(crate) fn has(&self, ino: u64) -> bool {
+        self.shard(ino).lock().known.contains_key(&ino)
+    }
+
     /// Whether the kernel has forgotten all of them.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
@@ -157,12 +172,18 @@ impl<N: Clone> KernelNodes<N> {
 
     /// Counts an answer that names `node`.
     pub(crate) fn count_lookup(&self, ino: u64, node: &N) {
+        self.count_lookups(ino, node, 1);
+    }
+
+    /// Counts several answers that name `node`.
+    pub(crate) fn count_lookups(&self, ino: u64, node: &N, lookups: u64) {
+        assert!(lookups > 0, "an entry has a lookup that is not forgotten");
         let mut shard = self.shard(ino).lock();
         let NodeShard { known, order } = &mut *shard;
         match known.entry(ino) {
-            Entry::Occupied(mut known) => known.get_mut().lookups += 1,
+            Entry::Occupied(mut known) => known.get_mut().lookups += lookups,
             Entry::Vacant(entry) => {
-                entry.insert(KnownNode { node: node.clone(), lookups: 1, is_named: false, has_pages: false });
+                entry.insert(KnownNode { node: node.clone(), lookups, is_named: false, has_pages: false });
                 self.count.fetch_add(1, Ordering::AcqRel);
                 self.added.fetch_add(1, Ordering::Relaxed);
                 // Without pruning nothing takes numbers out of the order, so forgotten ones would pile up.

@@ -9,6 +9,7 @@
 //!    and `full`).
 //! 4. After the commit the version counters of all changed keys move, and then the locks are released.
 
+mod again;
 mod departure;
 mod handle;
 mod link;
@@ -17,6 +18,7 @@ mod make;
 mod remove;
 mod rename;
 
+pub use again::FilePlace;
 pub use handle::{DirHandle, HandleVisitor};
 pub use list::DirEntry;
 pub use make::NewFile;

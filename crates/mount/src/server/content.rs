@@ -85,7 +85,8 @@ impl<E: Storage> Server<E> {
     /// pages unless it is direct.
     fn content_node(&self, ino: INodeNo, is_direct: bool) -> RequestResult<(NodeRef, bool)> {
         self.context.requests.count();
-        self.context.nodes.get_content(ino.0, !is_direct).ok_or(STALE)
+        let known = || self.context.nodes.get_content(ino.0, !is_direct);
+        known().map_or_else(|| self.find_carried(ino).and_then(|_| known().ok_or(STALE)), Ok)
     }
 
     pub(super) fn read_content(&self, req: &Request, ino: INodeNo, read: ReadRequest, reply: ReplyData) {

@@ -61,6 +61,11 @@ impl OpenDirs {
         drop(directory);
     }
 
+    /// Whether a directory is open.
+    pub(super) fn are_any(&self) -> bool {
+        !self.handles.lock().is_empty()
+    }
+
     pub(super) fn clear(&self) {
         let directories =
             std::mem::replace(&mut *self.handles.lock(), HashMap::with_hasher(FixedState::with_seed(0)));

@@ -15,6 +15,7 @@
 //! request), `operation` and `ino`, so every event of the engine during it carries them.
 
 mod attributes_asked;
+mod carried;
 mod content;
 mod flags;
 mod init;
@@ -52,6 +53,8 @@ use crate::options::PermissionChecks;
 use crate::slices::SliceShelf;
 use crate::views::MountKind;
 use attributes_asked::AttributesAsked;
+use carried::CarriedInodes;
+pub(crate) use carried::HeldView;
 use content::opened;
 use flags::{alloc_mode, file_kind, rename_mode, xattr_mode};
 use listing::OpenDirs;
@@ -85,6 +88,8 @@ pub(crate) struct Server<E: Storage> {
     context: ServerContext,
     /// Attributes that the kernel has asked for in a view.
     attributes_asked: AttributesAsked,
+    /// In a view: the inodes of the transaction before.
+    carried: CarriedInodes,
     /// Slices that programs have yanked by ioctl.
     shelf: Arc<SliceShelf>,
 }
@@ -152,6 +157,7 @@ impl<E: Storage> Server<E> {
             checks,
             context,
             attributes_asked: AttributesAsked::default(),
+            carried: CarriedInodes::default(),
             shelf: Arc::default(),
         }
     }
@@ -182,12 +188,13 @@ impl<E: Storage> Server<E> {
     fn forget_all(&self) {
         self.open_dirs.clear();
         self.context.nodes.clear();
+        self.carried.clear();
     }
 
     /// The node of the inode number in a request. Counts the request.
     fn node(&self, ino: INodeNo) -> RequestResult<NodeRef> {
         self.context.requests.count();
-        self.context.nodes.get(ino.0).ok_or(STALE)
+        self.context.nodes.get(ino.0).map_or_else(|| self.find_carried(ino), Ok)
     }
 
     /// Counts an answer that names a node. If the kernel remembers very many inodes, another thread asks it
@@ -297,6 +304,7 @@ impl<E: Storage> Filesystem for Server<E> {
 
     fn forget(&self, req: &Request, ino: INodeNo, lookups: u64) {
         let _request = self.enter(req, "forget", ino);
+        self.carried.forget(ino.0, lookups);
         if self.context.nodes.forget(ino.0, lookups).is_none() {
             return;
         }

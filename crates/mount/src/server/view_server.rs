@@ -22,10 +22,11 @@
 //!    inode stays forgotten.
 
 use std::cmp::Reverse;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use warpfire_fs::{FileKind, NodeRef};
 use warpfire_fuse::{
     AttrChange, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, NewNode,
@@ -55,21 +56,48 @@ const FORGOTTEN_ONE_BY_ONE_MAX: usize = 16;
 /// What a view shows; its server and its transaction share it.
 pub(crate) struct ShownTransaction<E: Storage> {
     connection: KernelConnection,
+    /// Held shared by each request of the transaction. Taken before all other locks.
+    requests: RwLock<()>,
     shown: Mutex<Option<ServedTransaction<E>>>,
     /// Signalled when the kernel has forgotten inodes while the view closes.
     forgotten: Condvar,
 }
 
 /// A transaction, by its name and its server.
-struct ServedTransaction<E: Storage> {
+pub(super) struct ServedTransaction<E: Storage> {
     name: Vec<u8>,
     server: Arc<Server<E>>,
     is_closing: bool,
 }
 
+impl<E: Storage> ServedTransaction<E> {
+    pub(super) fn new(name: &str, server: Server<E>) -> Self {
+        ServedTransaction { name: name.into(), server: Arc::new(server), is_closing: false }
+    }
+}
+
+/// The server of a request. The view shows its transaction until the request is answered or waits elsewhere.
+struct RequestServer<'a, E: Storage> {
+    server: Arc<Server<E>>,
+    _request: RwLockReadGuard<'a, ()>,
+}
+
+impl<E: Storage> Deref for RequestServer<'_, E> {
+    type Target = Server<E>;
+
+    fn deref(&self) -> &Server<E> {
+        &self.server
+    }
+}
+
 impl<E: Storage> ShownTransaction<E> {
     pub(crate) fn new(connection: KernelConnection) -> Self {
-        ShownTransaction { connection, shown: Mutex::new(None), forgotten: Condvar::new() }
+        ShownTransaction {
+            connection,
+            requests: RwLock::default(),
+            shown: Mutex::new(None),
+            forgotten: Condvar::new(),
+        }
     }
 
     pub(crate) fn connection(&self) -> &KernelConnection {
@@ -78,19 +106,52 @@ impl<E: Storage> ShownTransaction<E> {
 
     /// Shows a transaction as a directory of this name.
     pub(crate) fn show(&self, name: &str, server: Server<E>) {
-        let shown = ServedTransaction { name: name.into(), server: Arc::new(server), is_closing: false };
-        assert!(self.shown.lock().replace(shown).is_none(), "a view shows one transaction at a time");
+        let before = self.replace(Some(ServedTransaction::new(name, server)));
+        assert!(before.is_none(), "a view shows one transaction at a time");
+    }
+
+    pub(super) fn replace(&self, shown: Option<ServedTransaction<E>>) -> Option<ServedTransaction<E>> {
+        std::mem::replace(&mut *self.shown.lock(), shown)
+    }
+
+    /// Takes the transaction that closes.
+    pub(super) fn take_closing(&self) -> Option<ServedTransaction<E>> {
+        self.shown.lock().take_if(|shown| shown.is_closing)
+    }
+
+    /// The lock that each request holds shared.
+    pub(super) fn requests(&self) -> &RwLock<()> {
+        &self.requests
+    }
+
+    /// From now on nobody finds the transaction by its name. Returns the name and the server.
+    pub(super) fn start_closing(&self) -> Option<(Vec<u8>, Arc<Server<E>>)> {
+        let mut state = self.shown.lock();
+        let shown = state.as_mut()?;
+        shown.is_closing = true;
+        Some((shown.name.clone(), Arc::clone(&shown.server)))
+    }
+
+    /// The transaction is found by its name again.
+    pub(super) fn stop_closing(&self) {
+        self.shown.lock().iter_mut().for_each(|shown| shown.is_closing = false);
+    }
+
+    /// Waits a moment for a condition that FORGET brings about.
+    pub(super) fn wait_until(&self, is_so: impl Fn() -> bool) {
+        let mut state = self.shown.lock();
+        while !is_so() {
+            if self.forgotten.wait_for(&mut state, FORGET_WAIT).timed_out() {
+                break;
+            }
+        }
     }
 
     /// Makes the kernel forget the transaction. Returns whether it has: then nobody uses anything in the
     /// transaction, no page of it waits to be written back, and nobody can enter it any more. Otherwise the
     /// transaction is shown as before.
     pub(crate) fn close(&self) -> bool {
-        let mut state = self.shown.lock();
-        let Some(shown) = &mut *state else { return true };
-        shown.is_closing = true;
-        let (name, server) = (shown.name.clone(), Arc::clone(&shown.server));
-        drop(state);
+        let Some((name, server)) = self.start_closing() else { return true };
         let notifier = self.connection.notifier.get().expect("the notifier is set before the first request");
         forget_few(&server.context.nodes, notifier);
         // Unlocked: the kernel waits for answers to lookups of the name. It drops all names below, and so all
@@ -98,32 +159,32 @@ impl<E: Storage> ShownTransaction<E> {
         if let Err(e) = notifier.inval_entry(INodeNo::ROOT, &name) {
             tracing::debug!(kind = "name", ino = INodeNo::ROOT.0, error = %e, "nothing to invalidate");
         }
-        let mut state = self.shown.lock();
-        while !server.context.nodes.is_empty() {
-            if self.forgotten.wait_for(&mut state, FORGET_WAIT).timed_out() {
-                break;
-            }
-        }
-        if let Some(shown) = &mut *state
-            && !server.context.nodes.is_empty()
-        {
-            shown.is_closing = false;
+        self.wait_until(|| server.is_forgotten());
+        // Nobody enters it, so a forgotten inode stays forgotten.
+        if !server.is_forgotten() {
+            self.stop_closing();
             return false;
         }
-        let ended = state.take();
-        drop(state);
+        let ended = self.replace(None);
         // Dropped without the lock: it releases slices.
         drop((ended, server));
         true
     }
 
+    /// The server of the transaction that is shown, for a request.
+    fn server(&self) -> RequestResult<RequestServer<'_, E>> {
+        let request = self.requests.read();
+        let server = self.server_alone().ok_or(STALE)?;
+        Ok(RequestServer { server, _request: request })
+    }
+
     /// The server of the transaction that is shown.
-    fn server(&self) -> RequestResult<Arc<Server<E>>> {
-        self.shown.lock().as_ref().map(|shown| Arc::clone(&shown.server)).ok_or(STALE)
+    fn server_alone(&self) -> Option<Arc<Server<E>>> {
+        self.shown.lock().as_ref().map(|shown| Arc::clone(&shown.server))
     }
 
     /// As `server`, for a request on an inode of the transaction. The root of the view cannot be changed.
-    fn server_of(&self, ino: INodeNo) -> RequestResult<Arc<Server<E>>> {
+    fn server_of(&self, ino: INodeNo) -> RequestResult<RequestServer<'_, E>> {
         if ino == INodeNo::ROOT { Err(Refusal(Errno::PERM)) } else { self.server() }
     }
 }
@@ -225,6 +286,7 @@ impl<E: Storage> Filesystem for ViewServer<E> {
             };
         }
         let _span = enter_request(req, "lookup", parent);
+        let _request = self.shown.requests.read();
         let entered = self.shown.shown.lock().as_ref().and_then(|shown| {
             let is_open = shown.name == name && !shown.is_closing;
             // Counted under the lock: `close` finds the count, or forbids the answer.
@@ -238,9 +300,11 @@ impl<E: Storage> Filesystem for ViewServer<E> {
     }
 
     fn forget(&self, req: &Request, ino: INodeNo, lookups: u64) {
-        // Without a transaction there is nothing to forget.
+        // Without a transaction there is nothing to forget. The next transaction takes the counts over, and
+        // no count changes while it does.
         let Ok(server) = self.shown.server() else { return };
         server.forget(req, ino, lookups);
+        drop(server);
         // Under the lock: `close` looks and waits without a gap.
         let shown = self.shown.shown.lock();
         if shown.as_ref().is_some_and(|shown| shown.is_closing) {

@@ -43,7 +43,18 @@ impl TransactionClient {
     /// # Errors
     /// `EBUSY` while a file in the view is open: the transaction stays open.
     pub fn commit(&self, id: u64, durable: bool) -> io::Result<TransactionReport> {
-        self.ask(TransactionRequest::Commit { id, durable })
+        self.ask(TransactionRequest::Commit { id, durable, chained: false })
+    }
+
+    /// Commits a transaction, and begins the next one in the same view. Files that are open in the view are
+    /// open in the next transaction. The report's `id` is the number of the next transaction, also after a
+    /// conflict, or 0 if it could not begin.
+    ///
+    /// # Errors
+    /// `EBUSY` while a directory in the view is listed, or very many files are in use: the transaction stays
+    /// open. After other errors the transaction has been aborted, and no other one begins.
+    pub fn commit_and_chain(&self, id: u64, durable: bool) -> io::Result<TransactionReport> {
+        self.ask(TransactionRequest::Commit { id, durable, chained: true })
     }
 
     /// Aborts a transaction. Files that are open in its view get errors from then on.

@@ -32,10 +32,13 @@ impl<E: Storage> TransactionControl for Views<E> {
                     (id, place, Box::new(job) as TransactionJob<E>)
                 })
             }
-            TransactionRequest::Commit { id, durable } => {
+            TransactionRequest::Commit { id, durable, chained } => {
                 let taken = registry.take(id, requester);
                 taken.map(|view| {
-                    let job = move |views: &Arc<Views<E>>| views.commit(view, durable);
+                    let job = move |views: &Arc<Views<E>>| match chained {
+                        true => views.commit_and_chain(view, durable),
+                        false => views.commit(view, durable),
+                    };
                     (id, JobPlace::OtherThread, Box::new(job) as TransactionJob<E>)
                 })
             }

@@ -32,6 +32,7 @@
 //! 6. A view does not outlive the server: a transaction that was open when the server died leaves no trace.
 
 mod announce;
+mod chain;
 mod client;
 mod diff;
 mod end_on_panic;
@@ -183,6 +184,28 @@ pub(crate) struct MainMount {
     pub(crate) requests: RequestCounter,
     pub(crate) blocking_threads: Arc<BlockingThreads>,
     pub(crate) failures: Arc<FailedRequests>,
+}
+
+/// The answer to a COMMIT.
+fn report_of_commit(
+    id: u64,
+    uid: u32,
+    outcome: Result<(), FsError>,
+    is_synced: bool,
+) -> Result<TransactionReport, Errno> {
+    match outcome {
+        Ok(()) if !is_synced => Ok(report_without_view(id, uid, TransactionState::NotDurable)),
+        Ok(()) => Ok(report_without_view(id, uid, TransactionState::Committed)),
+        Err(FsError::Conflict { call, path }) => Ok(TransactionReport {
+            call: call.to_owned(),
+            path: Path::new(&*path).to_owned(),
+            ..report_without_view(id, uid, TransactionState::Conflict)
+        }),
+        Err(e) => {
+            tracing::error!(id, error = %e, "commit of a transaction failed");
+            Err(errno_of(&e))
+        }
+    }
 }
 
 fn errno_of(e: &FsError) -> Errno {
@@ -342,20 +365,7 @@ impl<E: Storage> Views<E> {
         // more.
         let can_be_kept = match view.mount.close() {
             Ok(can_be_kept) => can_be_kept,
-            Err(MountError::InUse(_)) => {
-                let mut registry = self.registry.lock();
-                if registry.stop {
-                    // The mount ends and waits for this entry, which nobody else would abort.
-                    drop(registry);
-                    self.abort(view);
-                    return Err(Errno::SHUTDOWN);
-                }
-                // The transaction is open again: the program can close its files and try again.
-                registry.views.insert(id, ViewEntry::Open(Box::new(view)));
-                drop(registry);
-                self.registry_changed.notify_all();
-                return Err(Errno::BUSY);
-            }
+            Err(MountError::InUse(_)) => return Err(self.open_again(view)),
             Err(e) => {
                 tracing::error!(id, error = %e, "view not unmounted; transaction aborted");
                 self.abort(view);
@@ -373,19 +383,23 @@ impl<E: Storage> Views<E> {
         }
         self.remove_entry(id);
         tracing::debug!(id, committed = outcome.is_ok(), can_be_kept, "view ended");
-        match outcome {
-            Ok(()) if synced.is_err() => Ok(report_without_view(id, uid, TransactionState::NotDurable)),
-            Ok(()) => Ok(report_without_view(id, uid, TransactionState::Committed)),
-            Err(FsError::Conflict { call, path }) => Ok(TransactionReport {
-                call: call.to_owned(),
-                path: Path::new(&*path).to_owned(),
-                ..report_without_view(id, uid, TransactionState::Conflict)
-            }),
-            Err(e) => {
-                tracing::error!(id, error = %e, "commit of a transaction failed");
-                Err(errno_of(&e))
-            }
+        report_of_commit(id, uid, outcome, synced.is_ok())
+    }
+
+    /// Opens a transaction again that could not be committed: the program can close its files and try again.
+    /// Returns the answer to the program.
+    fn open_again(&self, view: View<E>) -> Errno {
+        let mut registry = self.registry.lock();
+        if registry.stop {
+            // The mount ends and waits for this entry, which nobody else would abort.
+            drop(registry);
+            self.abort(view);
+            return Errno::SHUTDOWN;
         }
+        registry.views.insert(view.id, ViewEntry::Open(Box::new(view)));
+        drop(registry);
+        self.registry_changed.notify_all();
+        Errno::BUSY
     }
 
     /// The job of ABORT: detaches the view and drops the changes.

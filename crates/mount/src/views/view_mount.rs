@@ -28,7 +28,7 @@ use crate::kernel_nodes::KernelNodes;
 use crate::mountpoint::{Mounted, system_error};
 use crate::options::PermissionChecks;
 use crate::server::{
-    KernelConnection, Server, ServerContext, ShownTransaction, VIEW_ROOT_NUMBER, ViewServer,
+    HeldView, KernelConnection, Server, ServerContext, ShownTransaction, VIEW_ROOT_NUMBER, ViewServer,
 };
 use crate::session::serve;
 
@@ -95,6 +95,12 @@ impl<E: Storage> ViewMount<E> {
             }
         }
         self.mounted.unmount().map(|()| false)
+    }
+
+    /// Empties the kernel's caches of the mount, and holds the requests on what programs use in it. `None` if
+    /// that is too much: the transaction goes on.
+    pub(super) fn hold(&self, gate: &InvalidationGate) -> Option<HeldView<'_, TxStore<E, FsSchema>>> {
+        self.shown.hold(gate)
     }
 
     /// Takes the mount out of the tree, whatever uses it, and removes its directory.
@@ -202,6 +208,17 @@ impl<E: Storage> Views<E> {
         transaction: &Transaction<E>,
         gate: &Arc<InvalidationGate>,
     ) {
+        mount.shown.show(&id.to_string(), self.view_server(mount, id, transaction, gate));
+    }
+
+    /// The server of a transaction in a mount.
+    pub(super) fn view_server(
+        self: &Arc<Self>,
+        mount: &ViewMount<E>,
+        id: u64,
+        transaction: &Transaction<E>,
+        gate: &Arc<InvalidationGate>,
+    ) -> Server<TxStore<E, FsSchema>> {
         let context = ServerContext {
             connection: mount.shown.connection().clone(),
             root_number: VIEW_ROOT_NUMBER,
@@ -219,8 +236,7 @@ impl<E: Storage> Views<E> {
             failures: Arc::clone(&self.main.failures),
         };
         let checks = PermissionChecks::of_this_process(&self.options);
-        let server = Server::new(Arc::clone(transaction.files()), checks, context);
-        mount.shown.show(&id.to_string(), server);
+        Server::new(Arc::clone(transaction.files()), checks, context)
     }
 
     /// Keeps a mount that shows nothing for the next transaction of its user.

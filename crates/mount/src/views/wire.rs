@@ -18,14 +18,15 @@
 //!
 //! ioctl    number                  flags
 //! BEGIN    _IOWR('W', 0x40, 4160)  1: aborted when the calling process ends
-//! COMMIT   _IOWR('W', 0x41, 4160)  1: durable on return
+//! COMMIT   _IOWR('W', 0x41, 4160)  1: durable on return; 2: chained
 //! ABORT    _IOWR('W', 0x42, 4160)
 //! STATUS   _IOWR('W', 0x43, 4160)
 //! NEXT     _IOWR('W', 0x44, 4160)  STATUS of the first transaction with a greater id
 //! ```
 //!
 //! COMMIT returns 0 also with state 4 (not committed) and state 6 (committed, but the pool could not make it
-//! durable). Errors:
+//! durable). A chained COMMIT also begins the next transaction in the same view. `id` of its answer is the
+//! number of that one, or 0 if it could not begin; `path` is its path, unless there was a conflict. Errors:
 //! - `EINVAL`: another version or unknown flags;
 //! - `ENOENT`: this user has no such transaction;
 //! - `EBUSY`: COMMIT, a file in the view is open; COMMIT and ABORT, another caller is ending it;
@@ -61,14 +62,18 @@ pub(crate) const ABORT: u32 = number(0x42);
 pub(crate) const STATUS: u32 = number(0x43);
 pub(crate) const NEXT: u32 = number(0x44);
 
-/// The only flag of BEGIN, and the only one of COMMIT.
-const FLAG: u32 = 1;
+/// The only flag of BEGIN.
+const PROCESS_BOUND: u32 = 1;
+
+/// Flags of COMMIT.
+const DURABLE: u32 = 1;
+const CHAINED: u32 = 2;
 
 /// A request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TransactionRequest {
     Begin { ends_with_process: bool },
-    Commit { id: u64, durable: bool },
+    Commit { id: u64, durable: bool, chained: bool },
     Abort { id: u64 },
     Status { id: u64 },
     Next { after: u64 },
@@ -137,8 +142,14 @@ impl TransactionRequest {
             return None;
         }
         match (command, flags) {
-            (BEGIN, 0 | FLAG) => Some(TransactionRequest::Begin { ends_with_process: flags == FLAG }),
-            (COMMIT, 0 | FLAG) => Some(TransactionRequest::Commit { id, durable: flags == FLAG }),
+            (BEGIN, 0 | PROCESS_BOUND) => {
+                Some(TransactionRequest::Begin { ends_with_process: flags == PROCESS_BOUND })
+            }
+            (COMMIT, flags) if flags & !(DURABLE | CHAINED) == 0 => Some(TransactionRequest::Commit {
+                id,
+                durable: flags & DURABLE != 0,
+                chained: flags & CHAINED != 0,
+            }),
             (ABORT, 0) => Some(TransactionRequest::Abort { id }),
             (STATUS, 0) => Some(TransactionRequest::Status { id }),
             (NEXT, 0) => Some(TransactionRequest::Next { after: id }),
@@ -148,16 +159,21 @@ impl TransactionRequest {
 
     /// The ioctl's number and block.
     pub(crate) fn encode(self) -> (u32, TransactionBlock) {
-        let (command, flagged, id) = match self {
-            TransactionRequest::Begin { ends_with_process } => (BEGIN, ends_with_process, 0),
-            TransactionRequest::Commit { id, durable } => (COMMIT, durable, id),
-            TransactionRequest::Abort { id } => (ABORT, false, id),
-            TransactionRequest::Status { id } => (STATUS, false, id),
-            TransactionRequest::Next { after } => (NEXT, false, after),
+        let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+        let (command, flags, id) = match self {
+            TransactionRequest::Begin { ends_with_process } => {
+                (BEGIN, flag(ends_with_process, PROCESS_BOUND), 0)
+            }
+            TransactionRequest::Commit { id, durable, chained } => {
+                (COMMIT, flag(durable, DURABLE) | flag(chained, CHAINED), id)
+            }
+            TransactionRequest::Abort { id } => (ABORT, 0, id),
+            TransactionRequest::Status { id } => (STATUS, 0, id),
+            TransactionRequest::Next { after } => (NEXT, 0, after),
         };
         let mut block = [0; BLOCK_BYTES];
         block[..4].copy_from_slice(&VERSION.to_ne_bytes());
-        block[4..8].copy_from_slice(&u32::from(flagged).to_ne_bytes());
+        block[4..8].copy_from_slice(&flags.to_ne_bytes());
         block[8..16].copy_from_slice(&id.to_ne_bytes());
         (command, block)
     }
@@ -232,7 +248,9 @@ mod tests {
         for request in [
             TransactionRequest::Begin { ends_with_process: true },
             TransactionRequest::Begin { ends_with_process: false },
-            TransactionRequest::Commit { id: 7, durable: true },
+            TransactionRequest::Commit { id: 7, durable: true, chained: false },
+            TransactionRequest::Commit { id: 7, durable: false, chained: true },
+            TransactionRequest::Commit { id: 7, durable: true, chained: true },
             TransactionRequest::Abort { id: u64::MAX },
             TransactionRequest::Status { id: 1 },
             TransactionRequest::Next { after: 0 },
@@ -248,6 +266,10 @@ mod tests {
         assert_eq!(TransactionRequest::decode(command, &block[1..]), None);
         block[4] = 1;
         assert_eq!(TransactionRequest::decode(command, &block), None, "ABORT has no flags");
+        let (commit, mut flagged) =
+            TransactionRequest::Commit { id: 7, durable: true, chained: true }.encode();
+        flagged[4] = 4;
+        assert_eq!(TransactionRequest::decode(commit, &flagged), None, "COMMIT has two flags");
         block[4] = 0;
         block[0] = 2;
         assert_eq!(TransactionRequest::decode(command, &block), None, "another version");

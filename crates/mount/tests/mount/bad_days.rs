@@ -141,10 +141,18 @@ fn a_transaction_that_fills_the_pool_gets_an_error_and_others_go_on() {
 
 #[test]
 fn a_transaction_whose_client_is_killed_is_aborted() {
-    let Some(fixture) = MountFixture::new() else { return };
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = crate::fixture::c_program("transaction", directory.path()) else { return };
-    let mut client = Command::new(program).arg("wait").arg(fixture.path()).spawn().unwrap();
+    for (mode, what_stays) in [("wait", 0), ("chain", 1)] {
+        let Some(fixture) = MountFixture::new() else { return };
+        kill_client(&fixture, &program, mode);
+        assert_eq!(fs::read_dir(fixture.path()).unwrap().count(), what_stays, "{mode}");
+    }
+}
+
+/// Kills a program whose transaction has made a file `made`.
+fn kill_client(fixture: &MountFixture, program: &Path, mode: &str) {
+    let mut client = Command::new(program).arg(mode).arg(fixture.path()).spawn().unwrap();
     let control = TransactionClient::open(fixture.path()).unwrap();
     let mut view = None;
     wait_until("it has made a file", || {

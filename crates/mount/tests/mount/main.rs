@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod bad_days;
 #[cfg(test)]
+mod chained;
+#[cfg(test)]
 mod coherence;
 #[cfg(test)]
 mod files;

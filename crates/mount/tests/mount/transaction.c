@@ -3,6 +3,7 @@
  *   transaction story DIRECTORY         on an empty mount
  *   transaction stranger ID DIRECTORY   as a user that did not begin transaction ID
  *   transaction wait DIRECTORY          begins a transaction and waits to be killed
+ *   transaction chain DIRECTORY         commits one, begins the next one with it, and waits to be killed
  * Ends with 0 if every check holds, else prints the one that does not.
  */
 #include <errno.h>
@@ -70,6 +71,14 @@ int main(int count, char **words)
         for (;;)
             pause();
     }
+    if (strcmp(words[1], "chain") == 0) {
+        MUST(warpfire_tx_ioctl(root, WARPFIRE_TX_BEGIN, 0, WARPFIRE_TX_PROCESS_BOUND, &first) == 0);
+        make(first.path, "kept");
+        MUST(warpfire_tx_ioctl(root, WARPFIRE_TX_COMMIT, first.id, WARPFIRE_TX_CHAIN, &second) == 0);
+        make(second.path, "made");
+        for (;;)
+            pause();
+    }
 
     MUST(warpfire_tx_ioctl(root, WARPFIRE_TX_BEGIN, 0, WARPFIRE_TX_PROCESS_BOUND, &first) == 0);
     MUST(first.state == WARPFIRE_TX_OPEN && first.pid == (uint32_t)getpid() && first.uid == (uint32_t)getuid());
@@ -89,5 +98,19 @@ int main(int count, char **words)
     MUST(stranger(root, first.id) == 0);
     MUST(warpfire_tx_ioctl(root, WARPFIRE_TX_ABORT, second.id, 0, &said) == -1 && errno == ENOENT);
     MUST(warpfire_tx_ioctl(root, WARPFIRE_TX_STATUS, 1, 7, &said) == -1 && errno == EINVAL);
+
+    MUST(warpfire_tx_ioctl(root, WARPFIRE_TX_BEGIN, 0, WARPFIRE_TX_PROCESS_BOUND, &first) == 0);
+    char path[4200];
+    snprintf(path, sizeof path, "%s/one", first.path);
+    int one = open(path, O_WRONLY | O_APPEND);
+    MUST(one != -1 && write(one, "+", 1) == 1);
+    uint32_t flags = WARPFIRE_TX_CHAIN | WARPFIRE_TX_DURABLE;
+    MUST(warpfire_tx_ioctl(root, WARPFIRE_TX_COMMIT, first.id, flags, &said) == 0);
+    MUST(said.state == WARPFIRE_TX_COMMITTED && said.id > first.id && strcmp(said.path, first.path) != 0);
+    MUST(write(one, "+", 1) == 1 && close(one) == 0);
+    MUST(warpfire_tx_ioctl(root, WARPFIRE_TX_COMMIT, said.id, 0, &second) == 0);
+    MUST(second.state == WARPFIRE_TX_COMMITTED);
+    struct stat now;
+    MUST(fstatat(root, "one", &now, 0) == 0 && now.st_size == 5);
     return 0;
 }

@@ -126,6 +126,29 @@ fn a_transaction_of_one_append_costs_seven_requests_that_it_waits_for() {
 }
 
 #[test]
+fn a_chained_transaction_of_one_append_costs_two_requests() {
+    let _counting = start_counting();
+    let Some(fixture) = MountFixture::shared() else { return };
+    fs::write(fixture.at("log"), b"old").unwrap();
+    let control = TransactionClient::open(fixture.path()).unwrap();
+    let begun = control.begin(true).unwrap();
+    let mut log = File::options().append(true).open(begun.path.join("log")).unwrap();
+    let mut id = begun.id;
+    for n in 0..3 {
+        take_counts();
+        log.write_all(&[b'x'; 65536]).unwrap();
+        let report = control.commit_and_chain(id, false).unwrap();
+        assert_eq!(report.state, TransactionState::Committed);
+        id = report.id;
+        if n > 0 {
+            assert_eq!(take_counts(), counts_of([("ioctl", 1), ("write", 1)]));
+        }
+    }
+    control.abort(id).unwrap();
+    assert_eq!(fs::metadata(fixture.at("log")).unwrap().len(), 3 + 3 * 65536);
+}
+
+#[test]
 fn a_file_that_a_transaction_makes_is_made_and_opened_by_one_request() {
     let _counting = start_counting();
     let Some(fixture) = MountFixture::shared() else { return };
