@@ -7,7 +7,7 @@
 mod rig;
 
 use rig::{Client, SHAPES, Shape, assert_append_only, at_each_cut, open};
-use warpfire_log::LogStore;
+use warpfire_log::{LogStore, Stream};
 use warpfire_sim_env::{Fault, OpClass, SimRandom, SimWorld, mix};
 use warpfire_units::DeviceIndex;
 
@@ -297,4 +297,50 @@ fn a_device_comes_online_in_use_and_another_one_may_be_lost_at_any_moment() {
         }
     }
     IN_SESSION.iter().for_each(|leave| leave_and_come_online(SHAPES[3], 4, *leave, 3));
+}
+
+/// The columns of a device that is away are counted by the bytes that it missed, and so is the work to bring
+/// them back.
+#[test]
+fn the_missed_bytes_of_a_device_are_counted() {
+    const BYTES: u64 = 120_000;
+    let shape = Shape { data: 2, parity: 1, devices: 3, ..SHAPES[0] };
+    let away = DeviceIndex(2);
+    let world = shape.world(71);
+    let mut client = Client::new(shape.create(&world).unwrap());
+    client.add(Stream::Large, BYTES as usize, 0).unwrap();
+    client.sync().unwrap();
+    assert_eq!(client.log.missed_by(away), (0, 0));
+    world.sims()[2].inject(Fault::Vanish { after: 0 });
+    client.add(Stream::Large, BYTES as usize, 0).unwrap();
+    client.sync().unwrap();
+    let (segments, bytes) = client.log.missed_by(away);
+    // A column has half of the bytes of its segment: two appends of data, and some rows that are not full.
+    assert_eq!(segments, 1, "the segment that was open");
+    assert!((BYTES / 2..BYTES + BYTES / 4).contains(&bytes), "{bytes}");
+    assert_eq!(client.log.missed_by(DeviceIndex(0)), (0, 0));
+    client.log.vacate([away].into());
+    let due = client.log.due_work();
+    let due_bytes: u64 = due.reasons.iter().map(|work| work.due_bytes).sum();
+    assert!((BYTES / 2..2 * BYTES).contains(&due_bytes), "{due:?}");
+    assert_eq!(due_bytes, due.at_risk.iter().map(|risk| risk.due_bytes).sum::<u64>());
+}
+
+/// The columns of the commit log count as those of segments do, until a checkpoint lets the next recovery do
+/// without them.
+#[test]
+fn the_commit_log_is_counted_on_its_devices_until_a_checkpoint() {
+    let shape = Shape { data: 1, parity: 1, devices: 4, ..SHAPES[0] };
+    let world = shape.world(72);
+    let mut client = Client::new(shape.create(&world).unwrap());
+    let columns = |client: &Client| (0..4).map(|n| client.log.segments_on(DeviceIndex(n))).sum::<u64>();
+    client.add(Stream::Small, 500, 0).unwrap();
+    client.checkpoint(0).unwrap();
+    let without = columns(&client);
+    // Into the same segment.
+    client.add(Stream::Small, 500, 0).unwrap();
+    client.sync().unwrap();
+    assert_eq!(columns(&client), without + 2, "the log has two columns");
+    client.checkpoint(0).unwrap();
+    assert_eq!(columns(&client), without);
 }

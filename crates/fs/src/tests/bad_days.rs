@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use warpfire_format::fs::{REGION_BYTES, region_key};
+use warpfire_format::fs::{DeviceErrors, HealthRecord, REGION_BYTES, region_key};
 use warpfire_meta::{Admit, Batch, Direction, KeyRange, MapStore, ScanPage, Store};
 
 use super::check::check;
@@ -170,4 +170,24 @@ fn damage(engine: &super::Engine, draw: &mut TestRandom) {
     }
     // A value that no longer decodes may be refused here already.
     let _ = engine.commit(&batch, None, Admit::User);
+}
+
+#[test]
+fn the_health_record_is_there_after_a_restart() {
+    let (engine, clock) = world_with();
+    let open = || Fs::open(engine.clone(), clock.clone(), FsOptions::default()).unwrap();
+    let fs = open();
+    assert_eq!(fs.health().unwrap(), HealthRecord::default());
+    let errors = DeviceErrors { errors: 3, bad_blocks: 4 };
+    let health = HealthRecord {
+        rebuilt_blocks: 5,
+        devices: vec![DeviceErrors::default(), errors],
+        damaged_files: vec![b"/lost".to_vec()],
+        ..HealthRecord::default()
+    };
+    fs.put_health(&health).unwrap();
+    assert_eq!(fs.health().unwrap(), health);
+    fs.sync().unwrap();
+    drop(fs);
+    assert_eq!(open().health().unwrap(), health);
 }

@@ -14,6 +14,7 @@ mod memory;
 mod moved_slices;
 mod names;
 mod orphans;
+mod recorded;
 mod reserved;
 mod serial;
 mod slice_model;

@@ -269,6 +269,29 @@ fn appends_that_do_not_ask_where_do_not_conflict() {
 }
 
 #[test]
+fn permissions_that_a_call_saw_are_kind_owner_and_mode_and_nothing_else() {
+    let sees = |tx: &Transaction<Engine>| {
+        let tx_fs = tx.files();
+        _ = tx_fs.permissions(&open(tx_fs, "file"));
+        make(tx_fs, "mine", b"1");
+    };
+    commits_despite(sees, |fs| overwrite(fs, "file", b"theirs"), "other bytes");
+    let changes = [
+        SetAttr { mode: Some(0o600), ..SetAttr::default() },
+        SetAttr { uid: Some(7), ..SetAttr::default() },
+        SetAttr { gid: Some(7), ..SetAttr::default() },
+    ];
+    for change in changes {
+        let (_, _, fs) = shared();
+        make(&fs, "file", b"0123456789");
+        let tx = fs.begin().unwrap();
+        sees(&tx);
+        fs.setattr(&ROOT, &open(&fs, "file"), &change).unwrap();
+        assert_eq!(conflict_of(tx.commit()), ("read permissions", "/file".to_owned()), "{change:?}");
+    }
+}
+
+#[test]
 fn changes_that_no_call_saw_do_not_conflict() {
     let set_time = |fs: &TestFs| {
         let set = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };

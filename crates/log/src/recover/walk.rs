@@ -353,14 +353,14 @@ impl LogReader {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_log_without_one_of_its_barriers_is_refused() {
+    /// A reader of a log whose root has the groups up to this barrier.
+    fn reader(barrier: u64) -> LogReader {
         let id = SegmentId::FIRST;
         let state = LogState {
             next_segment: id.next(),
             next_pos: 1,
             keep_from: 1,
-            barrier: 0,
+            barrier,
             sequence: 0,
             checkpoint: 1,
             first_stripe: 0,
@@ -368,11 +368,49 @@ mod tests {
             chain: Vec::new(),
             state_chain: Vec::new(),
         };
+        LogReader::new(&state, 1)
+    }
+
+    #[test]
+    fn a_log_without_one_of_its_barriers_is_refused() {
         let barrier = |number| LogFrame::Barrier { number, checkpoint: 1 };
-        let mut reader = LogReader::new(&state, 1);
+        let mut reader = reader(0);
         reader.next_sequence = 3;
         reader.frame(barrier(1)).expect("the first group");
         let refused = reader.frame(barrier(3));
         assert!(matches!(refused, Err(LogError::Corrupt { code: 260, .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn the_fragments_of_a_record_have_one_position() {
+        let mut reader = reader(0);
+        let fragment = |fragment, pos, bytes| LogFrame::Record { fragment, pos, bytes };
+        reader.frame(fragment(RecordFragment::Last, 6, b"of a record that is not needed")).unwrap();
+        reader.frame(fragment(RecordFragment::First, 7, b"a")).unwrap();
+        reader.frame(fragment(RecordFragment::Middle, 7, b"b")).unwrap();
+        reader.frame(fragment(RecordFragment::Last, 7, b"c")).unwrap();
+        reader.frame(fragment(RecordFragment::Whole, 8, b"d")).unwrap();
+        let records: Vec<(u64, &[u8])> =
+            reader.group.records.iter().map(|(pos, record)| (pos.0, &record[..])).collect();
+        assert_eq!(records, [(7, &b"abc"[..]), (8, b"d")]);
+        for refused in [fragment(RecordFragment::Last, 7, b"x"), fragment(RecordFragment::Whole, 10, b"x")] {
+            let refused = reader.frame(refused);
+            assert!(matches!(refused, Err(LogError::Corrupt { code: 260, .. })), "{refused:?}");
+        }
+    }
+
+    /// Without a barrier before the gap, the torn group is the one after those of the root.
+    #[test]
+    fn the_barrier_behind_a_gap_proves_a_loss_only_if_its_group_is_not_the_torn_one() {
+        let behind = |numbers: &[u64]| {
+            let mut payload = Vec::new();
+            for number in numbers {
+                LogFrame::Barrier { number: *number, checkpoint: 1 }.encode(&mut payload);
+            }
+            reader(4).look_past_gap(&payload)
+        };
+        behind(&[5]).expect("the torn group ends");
+        assert!(matches!(behind(&[6]), Err(LogError::Damaged(_))));
+        assert!(matches!(behind(&[5, 6]), Err(LogError::Damaged(_))));
     }
 }

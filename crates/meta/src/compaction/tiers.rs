@@ -38,12 +38,17 @@ fn size_class(bytes: u64) -> u32 {
     (u64::BITS - bytes.leading_zeros()) / 2
 }
 
-/// The runs to compact: the newest group of neighbours in which no run has a higher size class than the
-/// oldest. The group has `FANOUT` runs of its oldest run's class, or twice as many runs of any. An unreadable
-/// run is in no group, and no group reaches over it.
+/// The runs to compact.
 fn pick<L: LogStore>(table_set: &TableSet<L>) -> Option<std::ops::Range<usize>> {
     let class_of = |run: &Run<L>| (!run.is_unreadable()).then(|| size_class(run.bytes()));
     let classes: Vec<Option<u32>> = table_set.runs.iter().map(class_of).collect();
+    pick_group(&classes)
+}
+
+/// Of runs with these size classes, newest first, the oldest group of neighbours to compact: no run in it has
+/// a higher class than the oldest. It has `FANOUT` runs of its oldest run's class, or twice as many runs of
+/// any. An unreadable run has no class; it is in no group, and no group reaches over it.
+fn pick_group(classes: &[Option<u32>]) -> Option<std::ops::Range<usize>> {
     (0..classes.len()).rev().find_map(|last| {
         let oldest = classes[last]?;
         let newer = classes[..=last].iter().rev();
@@ -221,5 +226,33 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let ids = |tables: &mut dyn Iterator<Item = &Arc<Table<L>>>| tables.map(|t| t.entry().id).collect();
         let (removed, moved) = (ids(&mut tables()), ids(&mut unchanged.iter()));
         job.finish(into, removed, moved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_full_by_its_oldest_class_or_by_twice_as_many_runs() {
+        let pick =
+            |classes: &[u32]| pick_group(&classes.iter().map(|class| Some(*class)).collect::<Vec<_>>());
+        assert_eq!(pick(&[1, 1, 1]), None);
+        assert_eq!(pick(&[1, 1, 1, 1]), Some(0..4));
+        assert_eq!(pick(&[1, 1, 1, 1, 9]), Some(0..4), "a larger run behind them stays");
+        assert_eq!(pick(&[9, 1, 1, 1, 1]), Some(1..5), "and one before them too");
+        assert_eq!(pick(&[1, 1, 9, 1, 1]), None, "no group reaches over a larger run");
+        assert_eq!(pick(&[1, 2, 1, 2, 1, 2, 3]), None, "seven of classes up to 3");
+        assert_eq!(pick(&[1, 2, 1, 2, 1, 2, 1, 3]), Some(0..8));
+        assert_eq!(pick(&[1, 1, 1, 1, 2, 2, 2, 2]), Some(0..8), "the oldest group comes first");
+        let over = [Some(1), Some(1), None, Some(1), Some(1)];
+        assert_eq!(pick_group(&over), None, "nor over an unreadable one");
+    }
+
+    #[test]
+    fn a_size_class_is_a_power_of_four() {
+        for (class, bytes) in [(0, 0), (0, 1), (1, 2), (1, 7), (2, 8), (2, 31), (3, 32), (15, 1 << 30)] {
+            assert_eq!(size_class(bytes), class, "{bytes}");
+        }
     }
 }

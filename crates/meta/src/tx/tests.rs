@@ -314,3 +314,24 @@ fn reads_without_room_are_refused() {
     let reads = tx.seal().unwrap().reads;
     assert_eq!((reads.key_count() as u64, reads.ranges().len()), (count, 0));
 }
+
+#[test]
+fn the_slices_that_a_transaction_keeps_are_charged_each() {
+    const SLICES: usize = 300;
+    let budget = MemoryBudget::new(MemoryLimits::of_total(64 << 20));
+    let used_with = |names_slices: bool| {
+        let tx = TxStore::begin(Arc::new(twin_of(&[])), ListSchema, &budget.account(Some(7)));
+        for n in 0..SLICES {
+            let slices = tx.write(Stream::Large, &n.to_be_bytes(), Admit::User).unwrap();
+            let mut batch = Batch::new();
+            let item = if names_slices { pointer_item(slices[0]) } else { text_item(&[7; 19]) };
+            batch.put(&n.to_be_bytes(), &item);
+            tx.commit(&batch, None, Admit::User).unwrap();
+            tx.release(&slices);
+        }
+        budget.used_bytes_of(7)
+    };
+    let (with, without) = (used_with(true), used_with(false));
+    let each = super::KEPT_SLICE_BYTES;
+    assert!(with >= without + (SLICES - 10) * each, "{with} bytes, {without} without slices");
+}

@@ -75,7 +75,10 @@ impl WriteSet {
     /// # Errors
     /// `TooLarge` if that is more than a transaction may have.
     pub(super) fn memory_bytes_with(&self, batch: &Batch) -> Result<usize, MetaError> {
-        let added = batch.bytes() + batch.slice_bytes() + batch.len() * (CHANGE_BYTES + KEY_BYTES);
+        // The index has each key a second time.
+        let key_bytes: usize = batch.iter().map(|op| op.key().len()).sum();
+        let changes = batch.len() * (CHANGE_BYTES + KEY_BYTES);
+        let added = batch.bytes() + batch.slice_bytes() + key_bytes + changes;
         let bytes = self.memory_bytes() + added;
         if bytes > WRITE_SET_BYTES_MAX { Err(MetaError::TooLarge) } else { Ok(bytes) }
     }
@@ -267,6 +270,23 @@ mod tests {
         add(&mut write_set, &batch).unwrap();
         assert_eq!((write_set.len(), write_set.sums()), (4, &[14, 0, 0]));
         assert_eq!(write_set.log.slice_bytes(), 2 * size_of::<SlicePtr>(), "both are carried from here on");
+    }
+
+    #[test]
+    fn the_memory_of_a_batch_counts_bytes_slices_and_changes() {
+        let (mut write_set, mut batch) = (WriteSet::default(), Batch::new());
+        let slice = |n| SlicePtr { segment: SegmentId::FIRST, offset_bytes: n, len_bytes: 10 };
+        for n in 0..5u8 {
+            let slice = slice(u64::from(n));
+            batch.put_naming(&[n], &pointer_item(slice), [slice]);
+        }
+        let of_slices = 5 * size_of::<SlicePtr>();
+        let of_keys = 5;
+        let wanted = batch.bytes() + of_slices + of_keys + 5 * (CHANGE_BYTES + KEY_BYTES);
+        assert_eq!(write_set.memory_bytes_with(&batch).unwrap(), wanted);
+        add(&mut write_set, &batch).unwrap();
+        assert_eq!(write_set.memory_bytes(), wanted, "each key is new");
+        assert_eq!(write_set.memory_bytes_with(&batch).unwrap(), 2 * wanted, "at most");
     }
 
     #[test]

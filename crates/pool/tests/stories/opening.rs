@@ -249,3 +249,71 @@ fn a_pool_that_is_open_for_reading_refuses_every_call_that_writes() {
     assert_eq!(world.changes_asked(), before);
     assert_eq!(open(world.devices()).unwrap().1, root);
 }
+
+#[test]
+fn a_zoned_device_decides_the_size_of_zones_and_a_wish_may_agree() {
+    let world = SimWorld::of(53, 2, &DeviceSpec::zoned("flash", DEVICE_BYTES, crate::rig::ZONE_BYTES));
+    let wished = |zone_bytes| CreateOptions { zone_bytes, ..options(1, 1) };
+    let other = create(&world, &wished(Some(2 * crate::rig::ZONE_BYTES)));
+    assert!(matches!(other, Err(PoolError::Devices(DeviceSetError::Impossible(_)))));
+    let pool = create(&world, &wished(Some(crate::rig::ZONE_BYTES))).unwrap();
+    let free = pool.free_segments(SegmentKind::Bulk);
+    drop(pool);
+    let again = create(&world, &CreateOptions { force: true, ..wished(None) }).unwrap();
+    assert_eq!(again.free_segments(SegmentKind::Bulk), free);
+}
+
+#[test]
+fn a_scan_says_what_a_pool_is() {
+    let (world, pool) = world(54, 6, 4, 2);
+    assert_eq!(pool.full_geometry().width(), 6);
+    let devices = world.devices();
+    let scanned: Vec<_> =
+        devices.iter().filter_map(|device| Pool::scan_device(device.clone()).unwrap()).collect();
+    let scanned = Pool::scan(&scanned);
+    assert_eq!((scanned.uuid, scanned.data, scanned.parity), (pool.uuid(), 4, 2));
+    assert_eq!((scanned.zone_bytes, scanned.members.len()), (crate::rig::ZONE_BYTES, 6));
+    assert_eq!((scanned.reading, scanned.writing), (Ok(()), Ok(())));
+}
+
+/// A reader of few devices is warned that they may not have the newest state, and a reader of all is not.
+#[test]
+fn a_reader_knows_whether_its_state_may_be_older() {
+    let (world, pool) = world(55, 2, 1, 1);
+    pool.write_root(b"state").unwrap();
+    drop(pool);
+    let may_be_older = |without: &[usize]| {
+        Pool::open_for_reading(devices_without(&world, without)).unwrap().0.may_be_older()
+    };
+    assert!(!may_be_older(&[]));
+    assert!(may_be_older(&[1]));
+}
+
+/// More devices than parity may be missing, if no segment lacks more columns than it has parity.
+#[test]
+fn the_segments_decide_whether_the_missing_devices_are_too_many() {
+    let (world, pool) = world(56, 5, 1, 1);
+    let written: Vec<_> = (1..30).map(|n| write_segment(&pool, id(n), &[50_000])).collect();
+    pool.write_root(b"state").unwrap();
+    drop(pool);
+    let lies_on = |w: &crate::rig::WrittenSegment, device: u16| {
+        w.descriptor.columns.iter().any(|(at, _)| *at == DeviceIndex(device))
+    };
+    let on_both = written.iter().find(|w| lies_on(w, 3) && lies_on(w, 4)).unwrap();
+    let elsewhere = written.iter().find(|w| !lies_on(w, 3) && !lies_on(w, 4)).unwrap();
+    let on_one = written.iter().find(|w| lies_on(w, 3) && !lies_on(w, 4)).unwrap();
+    // A session goes on without one of them.
+    let pool = open(devices_without(&world, &[4])).unwrap().0;
+    pool.adopt(&on_both.descriptor).unwrap();
+    assert_eq!(pool.check_covered(), Ok(()), "one missing device is within parity");
+    pool.write_root(b"state").unwrap();
+    drop(pool);
+    let pool = open(devices_without(&world, &[3, 4])).unwrap().0;
+    pool.adopt(&elsewhere.descriptor).unwrap();
+    assert_eq!(pool.check_covered(), Ok(()));
+    pool.adopt(&on_one.descriptor).unwrap();
+    assert_eq!(pool.check_covered(), Ok(()));
+    pool.adopt(&on_both.descriptor).unwrap();
+    let refused = pool.check_covered().unwrap_err();
+    assert!(matches!(refused, DeviceSetError::Missing { ref missing, parity: 1, .. } if missing.len() == 2));
+}

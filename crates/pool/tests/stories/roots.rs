@@ -1,7 +1,7 @@
 //! Roots: an open finds the newest whole root, whichever write was torn.
 
 use warpfire_pool::{CreateOptions, PoolError, Root};
-use warpfire_sim_env::{Cut, DeviceSpec, DiscardBehavior, SimWorld};
+use warpfire_sim_env::{Cut, DeviceSpec, DiscardBehavior, DistinctNumbers, SimWorld};
 use warpfire_units::BLOCK_BYTES;
 
 use crate::rig::{DEVICE_BYTES, ZONE_BYTES, create, open, options, pattern, world};
@@ -118,6 +118,24 @@ fn a_root_that_does_not_fit_is_refused_and_the_largest_fits() {
     }
     let more = vec![0; max as usize + 1];
     assert_eq!(pool.write_root(&more), Err(PoolError::RootTooLarge { bytes: max + 1, max }));
+}
+
+/// Each device has an entry in the root, so a device more leaves less room for the rest.
+#[test]
+fn a_device_joins_only_if_the_root_still_fits() {
+    let (mut world, pool) = world(39, 2, 1, 1);
+    let max = pool.root_payload_bytes_max();
+    pool.write_root(&pattern(1, max as usize)).unwrap();
+    let add = |world: &mut SimWorld| {
+        let device = world.add(DeviceSpec::append_only("new", DEVICE_BYTES));
+        pool.add_device(device, false, &DistinctNumbers).map(drop)
+    };
+    let refused = add(&mut world).unwrap_err();
+    let PoolError::RootTooLarge { bytes, max: with_three } = refused else { panic!("{refused:?}") };
+    assert!(bytes == max && with_three < max);
+    pool.write_root(&pattern(2, with_three as usize)).unwrap();
+    add(&mut world).unwrap();
+    assert_eq!(pool.root_payload_bytes_max(), with_three);
 }
 
 #[test]
