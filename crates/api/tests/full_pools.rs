@@ -100,3 +100,32 @@ fn a_full_mirror_opens_after_any_cut() {
 fn a_full_pool_with_parity_opens_after_any_cut() {
     cut_a_full_pool(2, 1);
 }
+
+/// Calls that pin the bytes which they name, right after the removal of half of the files of a full pool: the
+/// pool has room for them once it is cleaned, and their own pins must not stand in the way.
+#[test]
+fn calls_that_name_bytes_find_the_room_that_cleaning_gains() {
+    for background in [false, true] {
+        let options = Pool::options().zone_bytes(1 << 20).background(background);
+        let pool = options.size_bytes(64 << 20).in_memory().unwrap();
+        for name in ["linked", "renamed"] {
+            pool.write(format!("/{name}"), name).unwrap();
+        }
+        let bytes = vec![7; 20_000];
+        let mut files = 0;
+        while pool.write(format!("/{files}"), &bytes).is_ok() {
+            files += 1;
+        }
+        for n in (0..files).step_by(2) {
+            pool.remove_file(format!("/{n}")).unwrap();
+        }
+        for n in 0..200 {
+            let done = pool
+                .hard_link("/linked", format!("/link-{n}"))
+                .and_then(|()| pool.rename("/renamed", "/other"))
+                .and_then(|()| pool.rename("/other", "/renamed"))
+                .and_then(|()| pool.copy("/1", format!("/copy-{n}")));
+            done.unwrap_or_else(|e| panic!("background {background}, call {n}: {e}"));
+        }
+    }
+}

@@ -35,7 +35,7 @@ use warpfire_format::fs::{
 use warpfire_meta::{
     Admit, Batch, MemoryAccount, MemoryBudget, MemoryLimits, MetaError, RESERVED, SUMS, Storage,
 };
-use warpfire_slices::Leases;
+use warpfire_slices::{Leases, Pin};
 use warpfire_units::Seq;
 
 use crate::damage::{HOLDS_ITSELF, INODE_DIFFERS, NO_INODE_OF_NAME, NO_ROOT_INODE};
@@ -52,6 +52,9 @@ use crate::stamp::{provisional, stamp};
 
 /// Inode number of a volume's root directory. Later numbers are larger.
 pub(crate) const ROOT_INO: u64 = 1;
+
+/// Room that a call finds before it pins the slices of its commit. Most commits take less.
+const COMMIT_ROOM_BYTES: u64 = 64 << 10;
 
 /// The name of the first volume.
 const FIRST_VOLUME_NAME: &[u8] = b"main";
@@ -303,6 +306,13 @@ impl<E: Storage> Fs<E> {
         // Only after success, so that the sums in memory never count a commit that failed.
         self.deferred.add_sums(batch.sums());
         Ok(())
+    }
+
+    /// A pin for a call that commits slices which it has read. Room for the commit comes first: under the pin
+    /// reclaim could free nothing.
+    pub(crate) fn pin_to_commit(&self) -> Result<Pin, FsError> {
+        self.engine.find_room(COMMIT_ROOM_BYTES);
+        Ok(self.engine.pin()?)
     }
 
     /// A number for a new inode.

@@ -328,6 +328,9 @@ impl<S: Schema> Store for MapStore<S> {
         usize::try_from(bytes).is_ok_and(|bytes| self.admit(&self.state.lock(), bytes, Admit::User).is_ok())
     }
 
+    /// Does nothing: there is nothing to reclaim.
+    fn find_room(&self, _bytes: u64) {}
+
     fn changed_keys(&self, reads: &ReadSet, max: usize) -> Result<Option<Vec<Box<[u8]>>>, MetaError> {
         let changed = Self::changed(&self.state.lock(), reads);
         Ok((changed.len() <= max).then_some(changed))

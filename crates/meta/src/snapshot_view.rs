@@ -87,6 +87,9 @@ impl<E: Storage> Store for SnapshotView<E> {
         false
     }
 
+    /// Does nothing: nothing is committed.
+    fn find_room(&self, _bytes: u64) {}
+
     /// Does nothing: a snapshot has no sync points.
     fn set_sync_point_hook(&self, _hook: SyncPointHook) {}
 

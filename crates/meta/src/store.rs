@@ -259,6 +259,11 @@ pub trait Store: Send + Sync + 'static {
     /// Whether new user bytes would be admitted at once, without any work to make room.
     fn has_room(&self, bytes: u64) -> bool;
 
+    /// Reclaims, if a commit of so many bytes would have to. A caller that pins the slices of its commit
+    /// calls this first: later its own pin would keep the segments that reclaim empties. Nothing is promised:
+    /// the commit itself has the error.
+    fn find_room(&self, bytes: u64);
+
     /// The keys of the read set that have changed since `reads.at`, each once; `None` if there are more than
     /// `max`. It has every change that a snapshot taken before the call sees. Changes that are made during
     /// the call may be in the answer or not.

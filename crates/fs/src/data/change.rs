@@ -267,7 +267,7 @@ impl<E: Storage> Fs<E> {
     ) -> Result<(), FsError> {
         debug_assert!(state.layout == Layout::Inline, "a file in regions has been promoted already");
         // The slices of the old record stay where they are until the commit names them in a region.
-        let _pin = self.engine.pin()?;
+        let _pin = self.pin_to_commit()?;
         let value = self.record(node, state)?;
         let inode = Inode::decode(&value)?;
         let InodeContent::Small(extents) = inode.content else { return Err(missing_record()) };

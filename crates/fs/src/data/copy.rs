@@ -48,7 +48,7 @@ impl<E: Storage> Fs<E> {
             check_regular(target)?;
             let same = source.ino() == target.ino();
             // The source's slices stay where they are until the commit counts the target's references.
-            let _pin = self.engine.pin()?;
+            let _pin = self.pin_to_commit()?;
             let (source_state, mut target_state) = lock_both(source, target);
             let size = source_state.as_deref().map_or(target_state.attrs.size_bytes, |s| s.attrs.size_bytes);
             let len = len.min(size.saturating_sub(start)).min(COPY_BYTES_MAX);

@@ -75,7 +75,7 @@ impl<E: Storage> Fs<E> {
         batch: &mut Batch,
     ) -> Result<(), FsError> {
         // The old values name slices: the pin keeps these where they are until the commit names them again.
-        let _pin = self.engine.pin()?;
+        let _pin = self.pin_to_commit()?;
         let size = state.attrs.size_bytes;
         assert!(
             splice.start <= splice.from && splice.start <= splice.to && splice.from <= size,

@@ -47,7 +47,7 @@ impl<E: Storage> Fs<E> {
             let _guard = self.engine.lock(&[&key]);
             // A record that moves takes its slices along. The pin keeps their segments from the read of the
             // record to the commit.
-            let _pin = self.engine.pin()?;
+            let _pin = self.pin_to_commit()?;
             let mut scratch = Scratch::take();
             let Scratch { batch, value, other } = &mut *scratch;
             if self.get(&key, value)? {

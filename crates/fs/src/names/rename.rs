@@ -176,7 +176,7 @@ impl<E: Storage> Fs<E> {
         let _guard = self.engine.lock(&[&from.key, &to.key]);
         // A record that moves takes its slices along. The pin keeps their segments from the read of the
         // record to the commit.
-        let _pin = self.engine.pin()?;
+        let _pin = self.pin_to_commit()?;
         for (end, node) in [(from, &source), (to, &target)] {
             let still = self.find(end.dir.ino(), end.name)?.map(|n| n.ino());
             if still != node.as_ref().map(|n| n.ino()) {

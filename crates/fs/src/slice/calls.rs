@@ -141,7 +141,7 @@ impl<E: Storage> Fs<E> {
         self.call(record, || {
             check_regular(node)?;
             let now = self.use_slice(slice)?;
-            let _pin = self.engine.pin()?;
+            let _pin = self.pin_to_commit()?;
             let mut scratch = Scratch::take();
             let mut state = node.state.write();
             let offset = match position {
@@ -193,7 +193,7 @@ impl<E: Storage> Fs<E> {
                 InsertSource::Slice(slice) => self.use_slice(slice)?,
                 InsertSource::Hole(_) => self.lease_time(),
             };
-            let _pin = self.engine.pin()?;
+            let _pin = self.pin_to_commit()?;
             let mut scratch = Scratch::take();
             let mut state = node.state.write();
             let size = state.attrs.size_bytes;
@@ -289,7 +289,7 @@ impl<E: Storage> Fs<E> {
         self.call(record, || {
             check_regular(node)?;
             let now = self.use_slice(slice)?;
-            let _pin = self.engine.pin()?;
+            let _pin = self.pin_to_commit()?;
             let mut scratch = Scratch::take();
             let mut state = node.state.write();
             let len = check_end(0, slice.len_bytes())?;
@@ -318,7 +318,7 @@ impl<E: Storage> Fs<E> {
         self.call(record, || {
             check_regular(target)?;
             sources.iter().try_for_each(|source| check_regular(source))?;
-            let _pin = self.engine.pin()?;
+            let _pin = self.pin_to_commit()?;
             // All files are locked at the same time, so that the result is of one moment. Each is locked
             // once, in the order of inode numbers: that is the order of every call that locks several.
             let mut files: Vec<&NodeRef> = sources.iter().chain([target]).collect();

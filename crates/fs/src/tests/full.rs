@@ -9,7 +9,7 @@ use super::TestRandom;
 use super::check::check;
 use super::engine::{LogEngine, open};
 use crate::acl::Caller;
-use crate::{Fs, FsError, InsertSource, NewMode, Position, RenameMode};
+use crate::{Fs, FsError, NewMode};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
@@ -107,55 +107,4 @@ fn deleted_bytes_show_as_free_before_compaction_finds_them() {
         after.free_bytes,
         before.free_bytes
     );
-}
-
-/// A call that must make room before its own commit, by its name.
-type CallInNeed<'a> = (&'static str, &'a dyn Fn(&Fs<LogEngine>) -> Result<(), FsError>);
-
-/// A pool on which a commit finds room only after cleaning: it was filled, and every second file is gone.
-fn in_need_of_cleaning(seed: u64) -> Fs<LogEngine> {
-    let options = MemLogOptions { capacity_bytes: 24 * (256 << 10), segment_bytes: 256 << 10 };
-    let fs = open((MemLog::with_options(options), RecoveredLog::empty()), Fs::format);
-    for (name, len) in [("inline", 2_000), ("regions", 90_000), ("other", 50_000), ("linked", 9_000)] {
-        let mode = NewMode::exact(0o644);
-        fs.create_file(&ROOT, &fs.root(), name.as_bytes(), mode, &vec![7; len]).unwrap();
-    }
-    fs.sync().unwrap();
-    let mut draw = TestRandom(seed);
-    let mut files = BTreeSet::new();
-    fill(&fs, &mut draw, &mut files, "fill");
-    for n in files.iter().step_by(2) {
-        fs.unlink(&ROOT, &fs.root(), &name(*n)).unwrap();
-    }
-    fs.sync().unwrap();
-    fs
-}
-
-#[test]
-fn a_call_does_not_keep_the_room_that_it_needs() {
-    let node = |fs: &Fs<LogEngine>, name: &str| fs.lookup(&ROOT, &fs.root(), name.as_bytes()).unwrap();
-    let calls: [CallInNeed<'_>; 6] = [
-        ("write", &|fs| fs.write(&ROOT, &node(fs, "inline"), Position::At(100_000), b"far").map(drop)),
-        ("copy", &|fs| {
-            fs.copy_range(&ROOT, (&node(fs, "other"), 0), (&node(fs, "regions"), 90_000), 50_000).map(drop)
-        }),
-        ("insert", &|fs| fs.insert_range(&ROOT, &node(fs, "regions"), 1000, InsertSource::Hole(1000))),
-        ("link", &|fs| fs.link(&ROOT, &node(fs, "linked"), &fs.root(), b"second")),
-        ("rename", &|fs| {
-            let (from, to) = ((&fs.root(), &b"linked"[..]), (&fs.root(), &b"renamed"[..]));
-            fs.rename(&ROOT, from, to, RenameMode::Replace)
-        }),
-        ("paste", &|fs| {
-            let slice = fs.yank(&node(fs, "other"), 0, 50_000)?;
-            fs.paste(&ROOT, &node(fs, "regions"), Position::End, &slice).map(drop)
-        }),
-    ];
-    for (what, call) in calls {
-        for seed in 0..4 {
-            let fs = in_need_of_cleaning(seed);
-            call(&fs).unwrap_or_else(|e| panic!("{what}, seed {seed}: {e}"));
-            fs.sync().unwrap();
-            check(&**fs.engine(), what);
-        }
-    }
 }

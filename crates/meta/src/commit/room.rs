@@ -81,6 +81,13 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(grant)
     }
 
+    /// Makes room as for a commit, and returns the grant at once.
+    pub(crate) fn find_room(&self, bytes: u64) {
+        if let Ok(grant) = self.make_room(bytes, Admit::User) {
+            self.usage.active_bytes.fetch_sub(grant, Ordering::Relaxed);
+        }
+    }
+
     /// Slows commits down that outrun compaction: every run costs each read a lookup. With threads the commit
     /// waits a moment for the next table; one portion in that time lets runs become more only slowly. Without
     /// threads it compacts.

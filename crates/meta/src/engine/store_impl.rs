@@ -69,6 +69,10 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
         self.inner.log.admit(in_memory.saturating_add(bytes).saturating_add(kept), Admit::User).is_ok()
     }
 
+    fn find_room(&self, bytes: u64) {
+        self.inner.find_room(bytes);
+    }
+
     fn changed_keys(&self, reads: &ReadSet, max: usize) -> Result<Option<Vec<Box<[u8]>>>, MetaError> {
         self.inner.changed_keys(reads, max)
     }

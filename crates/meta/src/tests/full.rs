@@ -217,3 +217,24 @@ fn a_pool_that_is_full_again_and_again_comes_back() {
     over_devices(1, 1, 0, 20);
     over_devices(2, 2, 1, 20);
 }
+
+/// A caller that pins the slices of its commit finds room before. Under the pin reclaim frees nothing.
+#[test]
+fn a_commit_under_a_pin_finds_room_before_it() {
+    for seed in 0..3 {
+        let spec = DeviceSpec::append_only("flash", 24 * ZONE_BYTES);
+        let world = SimWorld::of(seed, 1, &spec);
+        let shape = CreateOptions { data: 1, parity: 0, zone_bytes: Some(ZONE_BYTES), force: false };
+        let pool = Pool::create(world.devices(), &shape, &*world.random(), Timestamp::default()).unwrap();
+        let (log, recovered) = Log::create(pool).unwrap();
+        let mut full = FullPool::new(log, recovered, seed, "under pins");
+        full.fill();
+        full.delete(2);
+        full.engine.sync(Seq::MAX).unwrap();
+        for key in 10_000..10_100 {
+            full.engine.find_room(1000);
+            let _pin = full.engine.pin().unwrap();
+            full.put(key, 500).unwrap_or_else(|e| panic!("seed {seed}, key {key}: {e}"));
+        }
+    }
+}

@@ -422,6 +422,9 @@ impl<E: Storage, S: Schema> Store for TxStore<E, S> {
         self.below.has_room(bytes)
     }
 
+    /// Does nothing: the commit below finds the room.
+    fn find_room(&self, _bytes: u64) {}
+
     /// Does nothing: a transaction has no sync points.
     fn set_sync_point_hook(&self, _hook: SyncPointHook) {}
 
