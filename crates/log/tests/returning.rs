@@ -344,3 +344,25 @@ fn the_commit_log_is_counted_on_its_devices_until_a_checkpoint() {
     client.checkpoint(0).unwrap();
     assert_eq!(columns(&client), without);
 }
+
+/// A device that is away counts for each segment with a column on it, whether or not the column missed a
+/// write.
+#[test]
+fn a_device_that_is_away_takes_a_loss_from_the_segments_that_it_holds() {
+    let shape = Shape { data: 2, parity: 1, devices: 5, zoned: false };
+    let left_without = |device: u16| {
+        let world = shape.world(3);
+        let log = shape.create(&world).unwrap();
+        log.append(Stream::Large, &rig::content(1, 90_000)).unwrap();
+        log.sync().unwrap();
+        log.checkpoint(&[], warpfire_log::LogPos(1)).unwrap();
+        assert_eq!(log.losses_left(), Some(1));
+        world.sims()[usize::from(device)].inject(Fault::Vanish { after: 0 });
+        // The pool notices by a root, which writes no column of the segment.
+        log.pool().set_label(warpfire_pool::PoolLabel::new("x").unwrap()).unwrap();
+        assert!(!log.pool().takes_writes(DeviceIndex(device)));
+        log.losses_left()
+    };
+    let left: Vec<Option<u8>> = (0..5).map(left_without).collect();
+    assert_eq!(left.iter().filter(|left| **left == Some(0)).count(), 3, "three columns: {left:?}");
+}

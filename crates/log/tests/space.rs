@@ -48,3 +48,21 @@ fn garbage_between_live_bytes_is_stuck_until_the_segment_is_worth_cleaning() {
     assert_eq!(log.victims(9), [first]);
     assert!(space.garbage_bytes > full.garbage_bytes && space.stuck_bytes <= full.stuck_bytes, "{space:?}");
 }
+
+/// Two segments each for deletions, tables and cleaning, and three for the commit log.
+#[test]
+fn the_reserve_of_a_small_pool_is_nine_segments() {
+    let shape = SHAPES[0];
+    let log = shape.create(&shape.world(6)).unwrap();
+    assert_eq!(log.space().reserve_bytes, 9 * log.segment_bytes());
+}
+
+#[test]
+fn the_readable_bytes_of_a_segment_reach_to_its_last_byte() {
+    let shape = SHAPES[1];
+    let log = shape.create(&shape.world(6)).unwrap();
+    let slices = log.append(Stream::Large, &content(1, 20_000)).unwrap();
+    log.sync().unwrap();
+    let last = slices.last().unwrap();
+    assert_eq!(log.readable_bytes(last.segment), last.offset_bytes + u64::from(last.len_bytes));
+}

@@ -335,6 +335,16 @@ mod tests {
     use crate::testing::{ListSchema, pointer_item, text_item};
 
     #[test]
+    fn the_slices_of_changes_are_counted() {
+        let mut batch = Batch::new();
+        batch.put(b"a", b"text");
+        assert_eq!(batch.slice_count(), 0);
+        batch.merge_naming(b"c", &pointer_item(slice(1)), [slice(1)]);
+        batch.merge_naming(b"d", &pointer_item(slice(2)), [slice(2)]);
+        assert_eq!(batch.slice_count(), 2);
+    }
+
+    #[test]
     fn values_are_written_anew_shorter_and_longer() {
         let mut batch = Batch::new();
         batch.put(b"a", b"long value");

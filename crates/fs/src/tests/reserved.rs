@@ -45,6 +45,13 @@ fn fill_to_the_brim(fs: &Fs<LogEngine>, prefix: &str) {
 }
 
 #[test]
+fn the_root_directory_belongs_to_the_owner_of_the_pool() {
+    let fs = open(small_pool(), |engine, clock, _, _| Fs::format(engine, clock, 7, 8));
+    let attr = fs.getattr(&fs.root());
+    assert_eq!((attr.uid, attr.gid), (7, 8));
+}
+
+#[test]
 fn the_first_write_of_a_reserved_range_finds_room_on_a_full_pool() {
     for (seed, piece, size) in
         [(1, 512, MIB), (2, 4096, 2 * MIB), (3, 100_000, 4 * MIB), (4, 1 << 20, 6 * MIB)]

@@ -82,6 +82,8 @@ fn the_changed_keys_are_those_that_were_read_and_written_since() {
         let changed: BTreeSet<Vec<u8>> = changed.into_iter().map(|key| key.to_vec()).collect();
         assert_eq!(changed, expected, "seed {seed}");
         assert_eq!(conflicts(&engine, &reads), !expected.is_empty(), "seed {seed}");
+        let all = engine.changed_keys(&reads, expected.len()).unwrap();
+        assert_eq!(all.map(|keys| keys.len()), Some(expected.len()), "seed {seed}: no more than the most");
         if expected.len() > 1 {
             assert!(engine.changed_keys(&reads, 1).unwrap().is_none(), "seed {seed}");
         }
@@ -112,4 +114,21 @@ fn a_commit_of_many_reads_ends_although_others_flush() {
         }
         stop.store(true, warpfire_env::sync::atomic::Ordering::Relaxed);
     });
+}
+
+/// The end of a range is not read, in memory or in tables.
+#[test]
+fn a_change_at_the_end_of_a_range_is_no_conflict() {
+    let engine = open(MemLog::new(), Background::Manual);
+    put(&engine, b"a", b"1").unwrap();
+    let none: [Vec<u8>; 0] = [];
+    let reads = ReadSet::new(engine.snapshot().seq(), &none, vec![(b"a".to_vec(), Some(b"c".to_vec()))]);
+    put(&engine, b"c", b"2").unwrap();
+    for stage in ["in memory", "in a table"] {
+        assert!(!conflicts(&engine, &reads), "{stage}");
+        assert_eq!(engine.changed_keys(&reads, 9).unwrap(), Some(Vec::new()), "{stage}");
+        engine.flush().unwrap();
+    }
+    put(&engine, b"b", b"2").unwrap();
+    assert!(conflicts(&engine, &reads));
 }

@@ -46,6 +46,17 @@ fn own(n: u64) -> Vec<u8> {
     [n.to_le_bytes(), (!n).to_le_bytes()].concat().repeat(100)
 }
 
+#[test]
+fn a_transaction_has_the_number_at_which_it_began() {
+    let engine = open(60);
+    put(&*engine, b"a", b"1");
+    let at = engine.snapshot().seq();
+    let tx = TxStore::begin(Arc::clone(&engine), ListSchema, &unlimited());
+    put(&*engine, b"a", b"2");
+    assert!(at > Seq::default());
+    assert_eq!(Store::seq(&tx, &()), at);
+}
+
 /// Each write of the transaction lies in a segment that others fill with what they overwrite at once.
 #[test]
 fn a_transaction_that_trickles_blocks_no_cleaning_and_commits_its_bytes() {

@@ -3,7 +3,7 @@
 use warpfire_log::{MemLog, MemLogOptions};
 use warpfire_units::Seq;
 
-use super::{open, put};
+use super::{get, open, put};
 use crate::{Background, Direction, KeyRange, ScanPage, Store};
 
 /// A scan passes from block to block, partition to partition and table to table, in both directions.
@@ -46,4 +46,35 @@ fn a_run_of_large_tables_is_scanned_forwards_and_backwards() {
         }
         assert!(found == (0..30_000u64).map(|n| n.to_be_bytes().to_vec()).collect::<Vec<_>>());
     }
+}
+
+/// The bytes of a page are those of its keys and values.
+#[test]
+fn a_page_counts_its_bytes() {
+    let engine = open(MemLog::new(), Background::Manual);
+    put(&engine, b"key", b"value").unwrap();
+    put(&engine, b"other", b"").unwrap();
+    let mut page = ScanPage::default();
+    engine
+        .scan(KeyRange { start: b"", end: None }, Seq::MAX, Direction::Forward, 9, 1 << 20, &mut page)
+        .unwrap();
+    assert_eq!(page.bytes(), 3 + 5 + 5);
+}
+
+/// Blocks that were read are in the cache, with their memory.
+#[test]
+fn the_cache_counts_the_memory_of_its_blocks() {
+    let engine = open(MemLog::new(), Background::Manual);
+    for n in 0..100u32 {
+        put(&engine, &n.to_be_bytes(), &[7; 100]).unwrap();
+    }
+    engine.flush().unwrap();
+    let before = engine.cache_memory();
+    assert_eq!((before.used_bytes, before.limit_bytes), (0, 64 << 10));
+    assert!(get(&engine, &7u32.to_be_bytes()).is_some());
+    let used_bytes = engine.cache_memory().used_bytes;
+    assert!(
+        (10_000..64 << 10).contains(&used_bytes),
+        "{used_bytes} bytes for blocks of 10,000 bytes of values"
+    );
 }

@@ -27,6 +27,7 @@ mod roots;
 #[cfg(test)]
 mod sequential;
 #[cfg(test)]
+mod shapes;
 mod slow;
 #[cfg(test)]
 mod trim;
