@@ -17,6 +17,7 @@ use warpfire_format::manifest::ManifestEdit;
 use warpfire_format::root::{
     DeviceEntry, DeviceUse, EarlierSession, PoolLabel, RootHeader, RootPoint, encode_body,
 };
+use warpfire_format::root_copy;
 use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind, SegmentState, SegmentStream};
 use warpfire_format::state_frame::{SavedState, StateFrame, StatePiece};
 use warpfire_format::stripe::{StripeHeader, StripeIdentity};
@@ -247,7 +248,7 @@ fn descriptor(stream: SegmentStream) -> SegmentDescriptor {
     descriptor
 }
 
-fn valid_roots() -> Vec<Vec<u8>> {
+fn valid_root() -> (RootHeader, Vec<u8>) {
     let point = |epoch| RootPoint { epoch, session: 8, sequence: 3 };
     let device = |uuid, zones, state, is_leaving| {
         let (joined, seen, is_kept_offline) = (1, point(1), state == DeviceUse::Offline);
@@ -256,7 +257,7 @@ fn valid_roots() -> Vec<Vec<u8>> {
     };
     let devices =
         [device(uuid(5), 40, DeviceUse::Active, true), device(uuid(6), 41, DeviceUse::Offline, false)];
-    let mut body = encode_body(&devices, b"state");
+    let body = encode_body(&devices, b"state");
     let header = RootHeader {
         data: 1,
         parity: 1,
@@ -278,6 +279,11 @@ fn valid_roots() -> Vec<Vec<u8>> {
         is_narrow: true,
         earlier: vec![EarlierSession { last: point(1), is_narrow: true, is_inherited: false }],
     };
+    (header, body)
+}
+
+fn valid_roots() -> Vec<Vec<u8>> {
+    let (header, mut body) = valid_root();
     let mut record = vec![0; BLOCK_BYTES];
     header.encode(&mut record);
     body.resize(BLOCK_BYTES, 0);
@@ -321,6 +327,9 @@ fn valid_log_frames() -> Vec<Vec<u8>> {
     let mut next = descriptor(SegmentStream::CommitLog);
     (next.state, next.stripes) = (SegmentState::Open, Vec::new());
     let runs = descriptor(SegmentStream::Small).stripes;
+    let (header, body) = valid_root();
+    let root_copy =
+        root_copy::encode(&RootHeader { device: DeviceIndex(0), device_uuid: uuid(5), ..header }, &body);
     let frames = [
         LogFrame::Record { fragment: RecordFragment::Whole, pos: 5, bytes: b"hello" },
         LogFrame::Barrier { number: 3, checkpoint: 1 },
@@ -331,6 +340,7 @@ fn valid_log_frames() -> Vec<Vec<u8>> {
         LogFrame::LogNext(next),
         LogFrame::Moved { segment: id(9), column: 1, to: (DeviceIndex(4), ZoneIndex(7)) },
         LogFrame::Lost { segment: id(9), lost: LostColumn { column: 0, first_stripe: 3 } },
+        LogFrame::Root(&root_copy),
     ];
     let encoded = |frame: LogFrame<'_>| {
         let mut bytes = Vec::new();

@@ -355,7 +355,7 @@ impl From<DeviceSetError> for Error {
                 not_a_pool().with_hint("name the devices of a pool; 'warpfire mkfs' makes one")
             }
             DeviceSetError::RootsLost { .. } => not_a_pool().with_hint(
-                "name the other devices too, one of which may have roots; make no new pool here, because that destroys the data",
+                "'warpfire recover' finds the pool by what its data says; make no new pool here, because that destroys the data",
             ),
             DeviceSetError::Foreign { .. } => not_a_pool().with_hint("name the devices of one pool only"),
             DeviceSetError::Duplicate { .. } => {

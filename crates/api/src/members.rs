@@ -364,8 +364,12 @@ impl Warpfire {
                 if progress(log.segments_behind(device, first)).is_break() {
                     return Ok(false);
                 }
-                if !engine.background_step()? {
-                    break;
+                match engine.background_step() {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    // What cannot move now may move after the checkpoint, or says below why it does not.
+                    Err(e) if e.is_no_space() => break,
+                    Err(e) => return Err(e.into()),
                 }
             }
             // The log segments and those without live bytes go with a checkpoint.

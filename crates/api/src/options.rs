@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use warpfire_env::{Device, MemDevice};
+use warpfire_format::Uuid;
 use warpfire_fs::AtimeMode;
 use warpfire_meta::{Background, MemoryLimits};
 use warpfire_pool::CreateOptions;
@@ -66,6 +67,9 @@ pub struct PoolOptions {
     access_times: AccessTimes,
     read_only: bool,
     degraded: bool,
+    pub(crate) without_roots: bool,
+    /// The pool to find where devices hold data of several.
+    pub(crate) wanted_pool: Option<Uuid>,
     online: Option<u16>,
     sync_interval: Option<Duration>,
     memory: MemoryLimits,
@@ -86,6 +90,8 @@ impl Default for PoolOptions {
             access_times: AccessTimes::default(),
             read_only: false,
             degraded: false,
+            without_roots: false,
+            wanted_pool: None,
             online: None,
             sync_interval: None,
             memory: MemoryLimits::default(),
@@ -309,7 +315,8 @@ impl PoolOptions {
     /// another process has one open, unless both open it for reading; `NotFound` if a path does not exist;
     /// `Damaged` if the state of the pool cannot be read.
     pub fn open<P: AsRef<Path>>(&self, paths: impl IntoIterator<Item = P>) -> Result<Warpfire> {
-        self.open_on(crate::devices::open_all(&collect_paths(paths)?, self.read_only)?)
+        let is_read = self.read_only || self.without_roots;
+        self.open_on(crate::devices::open_all(&collect_paths(paths)?, is_read)?)
     }
 
     /// Makes a pool of `data + parity` devices in memory, of [`size_bytes`](PoolOptions::size_bytes) each,
@@ -346,6 +353,9 @@ impl PoolOptions {
     /// # Errors
     /// As [`open`](PoolOptions::open).
     pub fn open_on(&self, devices: Vec<Arc<dyn Device>>) -> Result<Warpfire> {
+        if self.without_roots {
+            return Ok(self.open_found(&devices)?.1);
+        }
         let mode = self.mode();
         let open_pool = OpenPool::open(devices, mode)?;
         // A reader has no changes to make durable.
@@ -387,7 +397,7 @@ impl PoolOptions {
     }
 }
 
-fn collect_paths<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Vec<PathBuf>> {
+pub(crate) fn collect_paths<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Vec<PathBuf>> {
     let paths: Vec<PathBuf> = paths.into_iter().map(|path| path.as_ref().to_path_buf()).collect();
     if paths.is_empty() {
         return Err(Error::new(

@@ -201,7 +201,7 @@ impl StripesStage {
                     found.repairable(FindingCode::StripeNarrow, at, message);
                 }
                 if verdict.bad_headers > 0 || !verdict.bad_rows.is_empty() || is_narrow {
-                    let is_needed = is_log && place.stripe >= unread;
+                    let is_needed = is_log && (unread..segment.needed_stripes).contains(&place.stripe);
                     ledger.add(segment, place, verdict, (data, is_needed), found);
                 } else if !found.is_empty() {
                     findings.append(found);

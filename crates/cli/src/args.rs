@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     cat, chmod, chown, completions, cp, device, df, du, find, fsck, help, inspect, label, ln, ls, man, mkdir,
-    mkfs, mount, mv, rm, scan, scrub, slice, snapshot, stat, status, touch, trim, truncate, tx, umount,
-    upkeep, version,
+    mkfs, mount, mv, recover, rm, scan, scrub, slice, snapshot, stat, status, touch, trim, truncate, tx,
+    umount, upkeep, version,
 };
 
 const EXAMPLES: &str = "\
@@ -100,6 +100,8 @@ pub enum Command {
     Device(device::Args),
     /// List the pools on files and block devices.
     Scan(scan::Args),
+    /// Read or repair a pool that has lost the roots of its devices.
+    Recover(recover::Args),
     /// Show or change the name of a pool.
     Label(label::Args),
     /// Keep a pool as it is now, under a name; list and delete such snapshots.

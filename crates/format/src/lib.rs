@@ -24,6 +24,7 @@ pub mod log_state;
 pub mod manifest;
 mod pool_label;
 pub mod root;
+pub mod root_copy;
 pub mod segment;
 pub mod state_frame;
 pub mod stripe;

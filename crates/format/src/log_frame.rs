@@ -22,11 +22,13 @@
 //!    7  log continues   segment descriptor (mirror)
 //!    8  column moved    u64 segment id, u16 column, u16 device index, u32 zone index (2 or more)
 //!    9  column lost     u64 segment id, u16 column, u16 zero, u32 first stripe that may be missing
+//!   10  root            copy of a root (`root_copy`)
 //! ```
 //! Little-endian. A frame has no checksum of its own; the checksums of its stripe cover it.
 
 use warpfire_units::{COLUMNS_MAX, DeviceIndex, SegmentId, ZoneIndex};
 
+use crate::root_copy::RootCopy;
 use crate::segment::{
     FIRST_SEGMENT_ZONE, LostColumn, ROWS_MAX, SegmentDescriptor, SegmentKind, SegmentStream, StripeRun,
 };
@@ -140,6 +142,9 @@ pub enum LogFrame<'a> {
         /// The column, and the first stripe that it may lack.
         lost: LostColumn,
     },
+    /// A copy of the root that was written next. It counts whether or not its group does, and only for a
+    /// reader that finds no root.
+    Root(&'a [u8]),
 }
 
 impl<'a> LogFrame<'a> {
@@ -159,6 +164,7 @@ impl<'a> LogFrame<'a> {
             LogFrame::LogNext(_) => (7, 0),
             LogFrame::Moved { .. } => (8, 0),
             LogFrame::Lost { .. } => (9, 0),
+            LogFrame::Root(_) => (10, 0),
         };
         // The length of the body is known only after it is encoded, so its four bytes are filled in
         // afterwards.
@@ -222,13 +228,17 @@ impl<'a> LogFrame<'a> {
                 out.extend_from_slice(&[0, 0]);
                 out.extend_from_slice(&lost.first_stripe.to_le_bytes());
             }
+            LogFrame::Root(copy) => {
+                debug_assert!(RootCopy::decode(copy).is_ok(), "only a copy that decodes is written");
+                out.extend_from_slice(copy);
+            }
         }
     }
 
     /// Decodes one frame from the front of `bytes` and returns it with the bytes after it.
     ///
     /// # Errors
-    /// Codes 220 to 225, and codes 200 to 206 of the segment descriptor.
+    /// Codes 220 to 225, codes 200 to 206 of the segment descriptor, and those of a copy of a root.
     pub fn decode(bytes: &'a [u8]) -> Result<(LogFrame<'a>, &'a [u8]), Corrupt> {
         let mut head = Reader::new(bytes, &FIELDS);
         let kind = head.u8()?;
@@ -268,6 +278,11 @@ impl<'a> LogFrame<'a> {
                     return Err(PADDING);
                 }
                 LogFrame::Lost { segment, lost: LostColumn { column, first_stripe: body.u32()? } }
+            }
+            10 => {
+                let copy = body.take_rest();
+                RootCopy::decode(copy)?;
+                LogFrame::Root(copy)
             }
             _ => return Err(TYPE),
         };
@@ -345,6 +360,11 @@ mod tests {
         }
     }
 
+    fn root_copy() -> &'static [u8] {
+        static COPY: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+        COPY.get_or_init(crate::root_copy::samples::copy)
+    }
+
     fn samples() -> Vec<LogFrame<'static>> {
         vec![
             LogFrame::Record { fragment: RecordFragment::Whole, pos: 5, bytes: b"hello" },
@@ -363,6 +383,7 @@ mod tests {
             LogFrame::LogNext(descriptor(SegmentStream::CommitLog)),
             LogFrame::Moved { segment: id(9), column: 1, to: (DeviceIndex(3), ZoneIndex(4)) },
             LogFrame::Lost { segment: id(9), lost: LostColumn { column: 1, first_stripe: 6 } },
+            LogFrame::Root(root_copy()),
         ]
     }
 
@@ -412,7 +433,7 @@ mod tests {
         // Frame, byte, value, error.
         let cases = [
             (4, 0, 0, TYPE),
-            (4, 0, 10, TYPE),
+            (4, 0, 11, TYPE),
             (0, 1, 0, FRAGMENT),
             (0, 1, 5, FRAGMENT),
             (0, 2, 1, PADDING),
@@ -446,7 +467,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn never_panics_on_arbitrary_bytes(
-            kind in 0u8..11,
+            kind in 0u8..12,
             fragment in 0u8..6,
             body in proptest::collection::vec(0u8..4, 0..96),
         ) {

@@ -5,7 +5,7 @@
 //! ```text
 //! offset  bytes
 //!      0      4  magic "WfLg"
-//!      4      2  version: 4
+//!      4      2  version: 5
 //!      6      2  zero
 //!      8      8  next segment id, not zero; all ids in the descriptors are smaller
 //!     16      8  number of the next record, not zero
@@ -31,7 +31,7 @@ use crate::segment::{SegmentDescriptor, SegmentStream};
 use crate::{Corrupt, FieldErrors, Reader};
 
 const MAGIC: [u8; 4] = *b"WfLg";
-pub(crate) const VERSION: u16 = 4;
+pub(crate) const VERSION: u16 = 5;
 
 /// Bytes before the descriptors.
 const HEAD_BYTES: usize = 80;
@@ -229,7 +229,7 @@ mod tests {
     fn golden_bytes() {
         let bytes = sample().encode(b"frames");
         let golden = [
-            b'W', b'f', b'L', b'g', 4, 0, 0, 0, // magic, version
+            b'W', b'f', b'L', b'g', 5, 0, 0, 0, // magic, version
             9, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, // next, next, keep
             6, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0,
             0, // barrier, sequence, number

@@ -57,6 +57,11 @@ const KNOWN_FEATURES: u64 = 0;
 const INHERITED: u8 = 1;
 const NARROW: u8 = 2;
 
+/// Where a header has the number of earlier sessions, and where these begin.
+pub(crate) const EARLIER_COUNT_AT: usize = 177;
+pub(crate) const EARLIER_AT: usize = 184;
+pub(crate) const EARLIER_BYTES: usize = 24;
+
 /// Fewest blocks in a zone.
 pub const ZONE_BLOCKS_MIN: u32 = 16;
 
@@ -232,8 +237,9 @@ impl RootHeader {
         block[160..168].copy_from_slice(&self.config_version.to_le_bytes());
         block[168..176].copy_from_slice(&self.session.to_le_bytes());
         block[176] = flag(self.is_inherited, INHERITED) | flag(self.is_narrow, NARROW);
-        block[177] = u8::try_from(self.earlier.len()).expect("the number of sessions was verified");
-        for (entry, e) in block[184..].chunks_exact_mut(24).zip(&self.earlier) {
+        block[EARLIER_COUNT_AT] =
+            u8::try_from(self.earlier.len()).expect("the number of sessions was verified");
+        for (entry, e) in block[EARLIER_AT..].chunks_exact_mut(EARLIER_BYTES).zip(&self.earlier) {
             entry[..4].copy_from_slice(&e.last.epoch.to_le_bytes());
             entry[4] = flag(e.is_inherited, INHERITED) | flag(e.is_narrow, NARROW);
             entry[8..16].copy_from_slice(&e.last.session.to_le_bytes());
@@ -390,15 +396,14 @@ fn decode_earlier(c: &mut Reader<'_>) -> Result<EarlierSession, Corrupt> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod samples {
     use super::*;
-    use crate::pool_label::LABEL;
 
-    fn point(epoch: u32, session: u64, sequence: u64) -> RootPoint {
+    pub(crate) fn point(epoch: u32, session: u64, sequence: u64) -> RootPoint {
         RootPoint { epoch, session, sequence }
     }
 
-    fn table() -> Vec<DeviceEntry> {
+    pub(crate) fn table() -> Vec<DeviceEntry> {
         let entry = |n: u32| DeviceEntry {
             uuid: Uuid::new(n.into()).unwrap(),
             zones: 16,
@@ -412,7 +417,7 @@ mod tests {
         (1..=3).map(entry).collect()
     }
 
-    fn sample(body: &[u8]) -> RootHeader {
+    pub(crate) fn sample(body: &[u8]) -> RootHeader {
         RootHeader {
             data: 2,
             parity: 1,
@@ -438,6 +443,17 @@ mod tests {
             ],
         }
     }
+
+    pub(crate) fn body() -> Vec<u8> {
+        encode_body(&table(), b"state")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::samples::{sample, table};
+    use super::*;
+    use crate::pool_label::LABEL;
 
     #[test]
     fn golden_bytes() {

@@ -93,6 +93,8 @@ struct SyncState {
     keep_from: LogPos,
     /// The state that roots save.
     state_log: StateLog,
+    /// The number of the pool's last root as of the last copy in the commit log.
+    copied_root: u64,
 }
 
 impl Log {
@@ -108,7 +110,17 @@ impl Log {
                     "the writer goes on with the next record"
                 );
                 let log_writer = *log_writer;
-                (Some(SyncState { log_writer, synced_changes: 0, keep_from, state_log: *state_log }), 0, 0)
+                (
+                    Some(SyncState {
+                        log_writer,
+                        synced_changes: 0,
+                        keep_from,
+                        state_log: *state_log,
+                        copied_root: 0,
+                    }),
+                    0,
+                    0,
+                )
             }
             LogEnd::Read { bytes, segments } => (None, bytes, segments),
         };

@@ -20,18 +20,23 @@
 //!    `tests/full.rs: a_pool_whose_log_took_the_last_segment_opens_and_can_be_emptied`).
 //! 8. After a sealed end, no group is written before a root names the next segment (assert in `roll`:
 //!    announced).
+//! 9. A copy of a root lies in a stripe of its own, behind the groups that the root has. It is in no group:
+//!    recovery passes over it (`recover/walk.rs`).
 
 use std::collections::{BTreeSet, VecDeque};
 
 use warpfire_env::{PlantedBug, is_planted};
-use warpfire_format::log_frame::{BARRIER_BYTES, LogFrame, RECORD_HEAD_BYTES, RecordFragment};
+use warpfire_format::log_frame::{
+    BARRIER_BYTES, FRAME_HEAD_BYTES, LogFrame, RECORD_HEAD_BYTES, RecordFragment,
+};
 use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentStream};
 use warpfire_pool::{Pool, PoolError, SegmentWriter, StripeBuf};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
-use crate::limits::EDIT_MAX_BYTES;
+use crate::limits::{EDIT_MAX_BYTES, LOG_RESERVE_SEGMENTS};
 use crate::pending::RecordBuffer;
 use crate::store::LogPos;
+use crate::stream::log_segments_in_bulk;
 
 /// Where a stripe of the log begins.
 #[derive(Clone, Copy)]
@@ -56,6 +61,8 @@ pub(crate) struct LogChain {
     pub(crate) first_stripe: u32,
     /// The segments to read, oldest first, and the announced one.
     pub(crate) chain: Vec<SegmentDescriptor>,
+    /// Whether recovery would read no record: reading begins after the last stripe.
+    is_read_up: bool,
 }
 
 /// The commit log: the segments that recovery would read, and the writer at its end.
@@ -272,6 +279,47 @@ impl LogWriter {
         self.end_stripe()
     }
 
+    /// Makes room for a copy of a root of at most `bytes`. `false` if there is none beside the segments that
+    /// a full pool needs to free others.
+    pub(crate) fn make_room_for_root(
+        &mut self,
+        pool: &Pool,
+        bytes: usize,
+        next_id: impl FnMut() -> SegmentId,
+    ) -> Result<bool, PoolError> {
+        let bytes = bytes + FRAME_HEAD_BYTES;
+        let largest = pool.geometry(SegmentKind::Mirror).segment_payload_bytes;
+        if self.is_at_sealed_end() || !fits_stripe(largest, bytes) {
+            return Ok(false);
+        }
+        // On a nearly full pool the rest of the current segment is for the groups that free others.
+        let kept = LOG_RESERVE_SEGMENTS + 2 * log_segments_in_bulk(pool, pool.geometry(SegmentKind::Bulk));
+        if pool.free_segments(SegmentKind::Mirror) <= kept {
+            return Ok(false);
+        }
+        if fits_stripe(self.current.next_stripe_capacity() as u64, bytes) && self.fits_without_spare(bytes) {
+            return Ok(true);
+        }
+        match self.make_room(pool, bytes, next_id) {
+            Err(PoolError::NoSpace) => Ok(false),
+            other => other.map(|()| !self.spares.is_empty()),
+        }
+    }
+
+    /// Writes a copy of a root behind the last group, in a stripe of its own. The caller made room for it.
+    pub(crate) fn write_root_copy(&mut self, copy: &[u8]) -> Result<(), PoolError> {
+        if !fits_stripe(self.current.next_stripe_capacity() as u64, copy.len() + FRAME_HEAD_BYTES) {
+            if !self.announced {
+                self.begin_stripe()?;
+                self.end_stripe()?;
+            }
+            self.roll();
+        }
+        self.begin_stripe()?;
+        self.push(&LogFrame::Root(copy))?;
+        self.end_stripe()
+    }
+
     /// Passes over records that the next root makes unnecessary.
     pub(crate) fn skip(&mut self, records: &RecordBuffer) {
         assert_eq!(records.first(), self.written_pos(), "a root absorbs the records after the log's end");
@@ -380,7 +428,7 @@ impl LogWriter {
         assert!(keep_from <= self.written_pos(), "a root keeps records from a place that was reached");
         let starts = self.past.iter().map(|p| &p.starts).chain([&self.starts]);
         let descriptors = self.past.iter().map(|p| p.descriptor.clone()).chain([self.current.descriptor()]);
-        let mut log_chain = LogChain { first_stripe: 0, chain: Vec::new() };
+        let mut log_chain = LogChain { first_stripe: 0, chain: Vec::new(), is_read_up: false };
         let mut begun = false;
         let last = self.past.len();
         for (n, (starts, descriptor)) in starts.zip(descriptors).enumerate() {
@@ -392,6 +440,7 @@ impl LogWriter {
                 begun = true;
                 // With every record written and none to keep, reading begins after the last stripe.
                 let all_written = n == last && keep_from.0 >= self.written_pos;
+                log_chain.is_read_up = all_written;
                 let stripe = if all_written { starts.len() } else { after.saturating_sub(1) };
                 log_chain.first_stripe = u32::try_from(stripe).expect("a zone has fewer than 2^32 stripes");
             }
@@ -425,7 +474,8 @@ impl LogWriter {
     pub(crate) fn note_root(&mut self, checkpoint: u64, log_chain: &LogChain) -> Vec<SegmentId> {
         assert_eq!(checkpoint, self.checkpoint + 1, "checkpoints are numbered without gaps");
         self.checkpoint = checkpoint;
-        self.announced = !self.spares.is_empty();
+        let is_named = |spare: &SegmentWriter| log_chain.chain.iter().any(|d| d.id == spare.id());
+        self.announced |= self.spares.front().is_some_and(is_named);
         let first = log_chain.chain.first().expect("a chain is never empty").id;
         let mut dropped = Vec::new();
         while self.past.front().is_some_and(|p| p.descriptor.id < first) {
@@ -433,8 +483,18 @@ impl LogWriter {
         }
         let (starts, bytes) = self.past.front().map_or((&self.starts, self.bytes), |p| (&p.starts, p.bytes));
         self.skipped_bytes = starts.get(log_chain.first_stripe as usize).map_or(bytes, |s| s.bytes_before);
+        if log_chain.is_read_up {
+            // A copy of the root may follow, and no recovery from the root needs it.
+            self.skipped_bytes = self.bytes + self.past.iter().map(|p| p.bytes).sum::<u64>();
+        }
         dropped
     }
+}
+
+/// Whether a stripe of this capacity takes a frame of so many bytes, and before it the announcement of a
+/// segment.
+fn fits_stripe(capacity_bytes: u64, frame_bytes: usize) -> bool {
+    capacity_bytes >= (frame_bytes + EDIT_MAX_BYTES) as u64
 }
 
 /// A new segment for the log, or `NoSpace` if it is the one that only a recovery may take.

@@ -51,7 +51,8 @@ pub enum MetaError {
 
 impl MetaError {
     /// Whether the only reason is a lack of space.
-    pub(crate) fn is_no_space(&self) -> bool {
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
         matches!(self, MetaError::Log(LogError::NoSpace) | MetaError::Slices(SliceError::NoSpace))
     }
 

@@ -25,6 +25,7 @@ pub use device::stranded::{MoreDevices, Stranded};
 pub use device::trim::Trimmed;
 pub use error::{DeviceSetError, MembershipError, PoolError};
 pub use life::create::CreateOptions;
+pub use life::find_roots::possible_zone_bytes;
 pub use life::frozen::FrozenState;
 pub use life::resilver::{ColumnMove, OldZones, ResilveredSegment, Suspects, Vacated, VerifiedSegment};
 pub use life::roots::Root;

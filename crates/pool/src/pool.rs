@@ -84,6 +84,8 @@ pub(crate) struct Inner {
     pub roots: RankedMutex<ROOTS, Roots>,
     /// Number of losses of devices after which the newest root was written.
     pub losses_recorded: AtomicUsize,
+    /// The number of the last root that this session has made durable; 0 before the first.
+    pub last_root: AtomicU64,
     pub flushing: RankedMutex<FLUSHING, ()>,
     /// Calls of `find_free_zones` since one of them freed a retired zone.
     pub retired_asked: AtomicU64,

@@ -180,7 +180,7 @@ fn print_report(title: &str, unit: &str, report: &RunReport, replay: &str) -> bo
 fn run_crash(args: &Crash, kind: Option<MediaKind>) -> bool {
     let limits = Limits { count_max: args.states, ..args.common.limits(args.count) };
     let budget = Budget { one_read_in: args.one_read_in, ..Budget::DRAWN };
-    let read = AtomicU64::new(0);
+    let (read, without_roots) = (AtomicU64::new(0), AtomicU64::new(0));
     let report = run(limits, |seed| {
         let shape = Shape::of_crash(seed, kind);
         let judged = || -> Result<u64, Violation> {
@@ -188,6 +188,7 @@ fn run_crash(args: &Crash, kind: Option<MediaKind>) -> bool {
             let mut judge = Judge::new(seed, budget);
             judge.try_all(&workload, u64::MAX)?;
             read.fetch_add(judge.read, Ordering::Relaxed);
+            without_roots.fetch_add(judge.without_roots, Ordering::Relaxed);
             Ok(judge.states)
         };
         judged().map_err(|v| Violation(format!("{v}\n {shape}")))
@@ -195,7 +196,10 @@ fn run_crash(args: &Crash, kind: Option<MediaKind>) -> bool {
     let title = kind.map_or_else(|| "crash".to_owned(), |kind| format!("crash on {kind:?} devices"));
     let (operations, one_read_in) = (args.operations, args.one_read_in);
     let replay = format!("crash --count 1 --operations {operations} --one-read-in {one_read_in} --seed");
-    println!("{title}: {} states were opened for reading first", read.into_inner());
+    let (read, without_roots) = (read.into_inner(), without_roots.into_inner());
+    println!(
+        "{title}: {read} states were opened for reading first, and {without_roots} of them without roots"
+    );
     print_report(&title, "states", &report, &replay)
 }
 

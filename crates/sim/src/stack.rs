@@ -8,6 +8,7 @@ use warpfire_fs::{Fs, FsError, FsOptions, FsSchema};
 use warpfire_log::{Log, LogError};
 use warpfire_meta::{Background, Engine, EngineOptions, MetaError};
 use warpfire_pool::{CreateOptions, Pool, PoolError, Root};
+use warpfire_recover::{RecoverError, find_pool};
 use warpfire_sim_env::{DeviceSpec, DistinctNumbers, SimRandom, SimWorld, mix};
 
 /// Bytes of saved state in a root, at most, while the state log has room: little, so that the small pools of
@@ -35,6 +36,9 @@ pub enum StackError {
     /// An error of the filesystem.
     #[error("filesystem: {0}")]
     Fs(#[from] FsError),
+    /// No pool was found on devices without roots.
+    #[error("recovery of roots: {0}")]
+    Recover(#[from] RecoverError),
 }
 
 /// The rules of the devices.
@@ -193,6 +197,24 @@ impl Shape {
         clock: Arc<dyn Clock>,
     ) -> Result<SimFs, StackError> {
         self.open_stack(Pool::open_for_reading(devices)?, clock, true)
+    }
+
+    /// Overwrites the zones of roots on all devices.
+    pub fn lose_roots(&self, world: &SimWorld) {
+        let zeroes = vec![0; usize::try_from(2 * self.zone_bytes).expect("zones are small")];
+        world.sims().iter().for_each(|device| device.poke(0, &zeroes));
+    }
+
+    /// As `open_for_reading`, of devices that have lost their roots.
+    ///
+    /// # Errors
+    /// The error of the crate that fails.
+    pub fn open_without_roots(
+        &self,
+        devices: &[Arc<dyn Device>],
+        clock: Arc<dyn Clock>,
+    ) -> Result<SimFs, StackError> {
+        self.open_for_reading(find_pool(devices, None)?.devices_with_roots(), clock)
     }
 
     fn open_stack(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use warpfire_tidy::{Member, members};
 
 /// Every crate with its level. A normal dependency must have a lower level.
-const LEVELS: [(&str, u8); 20] = [
+const LEVELS: [(&str, u8); 21] = [
     ("warpfire-units", 0),
     ("warpfire-tidy", 0),
     ("warpfire-test-needs", 0),
@@ -15,6 +15,7 @@ const LEVELS: [(&str, u8); 20] = [
     ("warpfire-env", 1),
     ("warpfire-pool", 2),
     ("warpfire-log", 3),
+    ("warpfire-recover", 3),
     ("warpfire-slices", 4),
     ("warpfire-meta", 5),
     ("warpfire-fs", 6),

@@ -105,6 +105,8 @@ impl GroupCollector {
                 self.pending.edits.push(SegmentEdit::Moved { segment, column, to });
             }
             LogFrame::Lost { segment, lost } => self.pending.edits.push(SegmentEdit::Lost { segment, lost }),
+            // For a reader without a root.
+            LogFrame::Root(_) => {}
         }
         Ok(())
     }

@@ -46,9 +46,20 @@ pub(crate) fn replay(
     let listed: u64 = state.chain.iter().map(|d| u64::from(d.stripe_count())).sum();
     let known = listed.saturating_sub(u64::from(state.first_stripe));
     let expected = state.sequence.saturating_add(1).saturating_sub(known);
-    let mut walk = LogWalk { media, state, expected, broken: false, barrier_after_gap: false, findings };
+    let mut walk =
+        LogWalk { media, state, expected, broken: false, barrier_after_gap: false, needed: None, findings };
     let mut groups = GroupCollector::new(state.checkpoint);
-    let chain = walk.follow(&mut groups, totals);
+    let mut chain = walk.follow(&mut groups, totals);
+    // From the end: what follows the last stripe that recovery needs.
+    for segment in chain.iter_mut().rev() {
+        match walk.needed {
+            Some((id, stripes)) if id == segment.descriptor.id => {
+                segment.needed_stripes = stripes;
+                break;
+            }
+            _ => segment.needed_stripes = 0,
+        }
+    }
     let segments = saved.values().map(|d| (d.id, CheckedSegment::new(d.clone()))).collect();
     let mut replayed = LogReplay { segments, chain, records: Vec::new() };
     if groups.has_rest() {
@@ -81,6 +92,8 @@ struct LogWalk<'a> {
     /// A barrier was found after a gap. Stripes after that barrier were written when the gap's group was
     /// durable.
     barrier_after_gap: bool,
+    /// The last stripe that recovery needs: its segment, and the number of stripes up to it.
+    needed: Option<(SegmentId, u32)>,
     findings: &'a Findings,
 }
 
@@ -165,8 +178,12 @@ impl LogWalk<'_> {
         totals: &mut Totals,
     ) {
         totals.log_stripes += 1;
+        let number = stripe.header.identity.stripe;
+        if self.expected <= self.state.sequence || !holds_copies_only(&stripe.payload) {
+            self.needed = Some((segment.descriptor.id, number.saturating_add(1)));
+        }
         self.expected = self.expected.saturating_add(1);
-        let place = format!("{} stripe {}", segment.descriptor.id, stripe.header.identity.stripe);
+        let place = format!("{} stripe {number}", segment.descriptor.id);
         self.broken |= !groups.take(&stripe.payload, &place, self.findings);
     }
 
@@ -195,6 +212,17 @@ impl LogWalk<'_> {
             self.barrier_after_gap |= !barriers.is_empty();
         }
     }
+}
+
+/// Whether a stripe holds copies of roots and announcements of segments, and nothing else.
+fn holds_copies_only(mut payload: &[u8]) -> bool {
+    while let Ok((frame, rest)) = LogFrame::decode(payload) {
+        if !matches!(frame, LogFrame::Root(_) | LogFrame::LogNext(_)) {
+            return false;
+        }
+        payload = rest;
+    }
+    payload.is_empty()
 }
 
 /// The numbers of the barriers in a stripe's payload.

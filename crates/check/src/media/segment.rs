@@ -26,11 +26,14 @@ pub(crate) struct CheckedSegment {
     starts: Vec<StripePosition>,
     /// Stripes with payload that does not fill their rows: (stripe, payload bytes).
     short: Vec<(u32, u32)>,
+    /// In the commit log: recovery needs none of the stripes from here on, which hold copies of roots.
+    pub(crate) needed_stripes: u32,
 }
 
 impl CheckedSegment {
     pub(crate) fn new(descriptor: SegmentDescriptor) -> Self {
-        let mut segment = CheckedSegment { descriptor, starts: Vec::new(), short: Vec::new() };
+        let mut segment =
+            CheckedSegment { descriptor, starts: Vec::new(), short: Vec::new(), needed_stripes: u32::MAX };
         segment.index();
         segment
     }

@@ -119,8 +119,9 @@ fn a_root_that_contradicts_the_structures_it_names_is_reported() {
         (FindingCode::HeaderForeign, &|s, _| s.segments[0].epoch += 1),
         (FindingCode::HeaderDamaged, &|s, _| s.segments[0].columns[0].1 = ZoneIndex(95)),
         (FindingCode::LogStripeLost, &|s, _| {
-            s.log.chain[0].stripes.push(StripeRun { rows: 0, count: 1 });
-            s.log.sequence += 1;
+            // More than the copy of the root behind the listed ones.
+            s.log.chain[0].stripes.push(StripeRun { rows: 0, count: 3 });
+            s.log.sequence += 3;
         }),
     ];
     let shape = SHAPES[0];

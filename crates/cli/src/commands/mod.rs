@@ -26,6 +26,7 @@ pub mod mkdir;
 pub mod mkfs;
 pub mod mount;
 pub mod mv;
+pub mod recover;
 pub mod rm;
 pub mod scan;
 pub mod scrub;
@@ -76,6 +77,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Fsck(args) => return fsck::run(&args),
         Command::Scrub(args) => return scrub::run(&args),
         Command::Scan(args) => scan::run(&args),
+        Command::Recover(args) => recover::run(&args),
         Command::Label(args) => label::run(&args),
         Command::Snapshot(args) => snapshot::run(&args),
         Command::Trim(args) => trim::run(&args),

@@ -1,7 +1,7 @@
 //! Opening of the pool that a command uses.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use warpfire::{DeviceState, ErrorKind, Pool, PoolOptions, StateAge, Warpfire, check_named_once};
 use warpfire_env::{Device, FileDevice, OpenError};
@@ -13,6 +13,22 @@ use crate::tree::{mounted_at, refuse_mounted};
 /// What to do with a pool of another version of warpfire.
 pub const OTHER_VERSION: &str =
     "copy its files with the version of warpfire that made it, and make a new pool with this one";
+
+/// How pools are opened whose devices have lost their roots; `None` unless the command line asks for it.
+static WITHOUT_ROOTS: Mutex<Option<PoolOptions>> = Mutex::new(None);
+
+/// Runs a command that reads, in pools whose devices have lost their roots. `options` open them.
+pub fn with_options<T>(options: &PoolOptions, run: impl FnOnce() -> T) -> T {
+    *WITHOUT_ROOTS.lock().expect("no holder panics") = Some(options.clone());
+    let result = run();
+    *WITHOUT_ROOTS.lock().expect("no holder panics") = None;
+    result
+}
+
+/// These options, or those for a pool without roots if the command line asks for one.
+pub fn as_asked(options: &PoolOptions) -> PoolOptions {
+    WITHOUT_ROOTS.lock().expect("no holder panics").clone().unwrap_or_else(|| options.clone())
+}
 
 /// Opens a pool for a scrub by these options, with its devices. Nothing happens in it without a call. If the
 /// pool is degraded, prints a note on stderr. The inner error says that the pool is too damaged to be opened.
@@ -56,7 +72,7 @@ pub fn open_with(options: &PoolOptions, name: &PoolName, other: &Path) -> Result
 }
 
 fn open_devices(options: &PoolOptions, devices: Vec<PathBuf>) -> Result<Warpfire, Failure> {
-    let pool = options.open(&devices).map_err(|error| not_opened(&devices, &error))?;
+    let pool = as_asked(options).open(&devices).map_err(|error| not_opened(&devices, &error))?;
     warn_if_degraded(&pool);
     Ok(pool)
 }
@@ -68,12 +84,12 @@ pub fn open_quietly(name: &PoolName) -> Result<Warpfire, Failure> {
 }
 
 /// Refuses the name of a directory that a pool is mounted on, for commands that need the devices.
-fn refuse_mountpoint(name: &PoolName) -> Result<(), Failure> {
+pub fn refuse_mountpoint(name: &PoolName) -> Result<(), Failure> {
     name.mountpoint().map_or(Ok(()), |(mountpoint, _)| Err(mounted_at(&mountpoint)))
 }
 
 /// The failure to open the devices of a pool. Says where the pool is mounted, if that is the reason.
-fn not_opened(devices: &[PathBuf], error: &warpfire::Error) -> Failure {
+pub fn not_opened(devices: &[PathBuf], error: &warpfire::Error) -> Failure {
     match error.kind() {
         ErrorKind::InUse => refuse_mounted(devices, error),
         _ => Failure::pool(error),

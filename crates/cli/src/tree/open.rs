@@ -16,7 +16,7 @@ use super::error::no_server;
 use super::mounted::MountedTree;
 use crate::commands::mount::control::{NoServer, ServerConnection};
 use crate::commands::mount::mounted_pool::{MountedPool, mounted_pools, pool_mounted_at};
-use crate::commands::pool::warn_if_degraded;
+use crate::commands::pool::{as_asked, warn_if_degraded};
 use crate::location::PoolName;
 
 /// Opens a pool for one command that changes it. If the pool is degraded, prints a note on stderr.
@@ -36,7 +36,7 @@ fn open_as(options: &PoolOptions, name: &PoolName) -> Result<Tree, Failure> {
         return opened.map(Tree::Mounted).map_err(|errno| not_opened(errno, &mountpoint));
     }
     let devices = name.devices()?;
-    match options.open(&devices) {
+    match as_asked(options).open(&devices) {
         Ok(pool) => {
             warn_if_degraded(&pool);
             Ok(Tree::Open(pool))

@@ -568,8 +568,9 @@ fn damage_beyond_parity_is_refused_in_sentences_that_help() {
     let opened = std::fs::OpenOptions::new().write(true).open(&big).expect("there");
     std::os::unix::fs::FileExt::write_all_at(&opened, &[0xA5; 4096], at as u64).expect("damaged");
     hurt(&fixture, "table.img", "name-in-a-table");
-    let no_root = "the roots of pool # are lost: root.img holds its data, and no named device holds a root; name the \
-                   other devices too, one of which may have roots; make no new pool here, because that destroys the data";
+    let no_root = "the roots of pool # are lost: root.img holds its data, and no named device holds a root; \
+                   'warpfire recover' finds the pool by what its data says; make no new pool here, because that \
+                   destroys the data";
     let kept = "root.img contains data of a Warpfire pool that has lost its roots; name another device, or overwrite \
                 this one with --force";
     let lost_bytes = "/big: damaged: bytes 8192..12288 (4096 bytes) cannot be read or reconstructed; bring back \

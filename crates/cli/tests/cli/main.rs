@@ -15,6 +15,7 @@ mod interrupted;
 mod json;
 mod json_document;
 mod looking;
+mod lost_roots;
 mod mounted;
 mod mounted_verbs;
 mod offline;

@@ -4,6 +4,7 @@ use warpfire_env::sync::atomic::Ordering;
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::log_state::LogState;
 use warpfire_format::segment::SegmentKind;
+use warpfire_pool::PoolError;
 use warpfire_units::SegmentId;
 
 use super::{Log, SyncState};
@@ -68,7 +69,14 @@ impl Log {
         let changes = self.changes.load(Ordering::Acquire);
         // Records before streams (invariant 2).
         let records = self.pending.lock().take();
-        match self.write_group_of(state, &records) {
+        let written = self.write_group_of(state, &records).and_then(|()| {
+            // A device was lost in the flush: the root that says so has a copy when the sync returns.
+            if self.copy_changed_root(state).map_err(|e| self.latch.on_write(e))? {
+                self.pool.flush().map_err(|e| self.latch.on_write(e))?;
+            }
+            Ok(())
+        });
+        match written {
             Ok(()) => {
                 state.synced_changes = changes;
                 self.group_due_bytes.store(self.group_bytes, Ordering::Relaxed);
@@ -171,6 +179,7 @@ impl Log {
         self.write_all_out().map_err(failed)?;
         self.collect_unpinned();
         self.note_losses();
+        let _written = self.copy_changed_root(state).map_err(failed)?;
         let bytes = records.bytes() + records.len() * 64 + self.segment_table.lock().edit_bytes_max();
         // Room first: once the edits are taken the table counts them as logged, and `NoSpace` would lose
         // them.
@@ -191,6 +200,22 @@ impl Log {
         self.pool.flush().map_err(failed)?;
         self.publish_log_size(state);
         Ok(())
+    }
+
+    /// Copies the newest root if the pool has changed its devices or its name since the last copy: the next
+    /// group may name columns on a device that an older copy does not know. Returns whether it wrote one.
+    fn copy_changed_root(&self, state: &mut SyncState) -> Result<bool, PoolError> {
+        let last_root = self.pool.last_root();
+        if last_root == state.copied_root {
+            return Ok(false);
+        }
+        let Some(copy) = self.pool.root_copy(None) else { return Ok(false) };
+        let has_room = state.log_writer.make_room_for_root(&self.pool, copy.len(), || self.next_id())?;
+        if has_room {
+            state.log_writer.write_root_copy(&copy)?;
+            state.copied_root = last_root;
+        }
+        Ok(has_room)
     }
 
     /// Publishes the size of the logs for readers without the lock.
@@ -224,6 +249,12 @@ impl Log {
             }
         }
         let log_writer = &mut state.log_writer;
+        // The chain may get a segment for the copy of the root, so room comes first.
+        let payload_bytes =
+            log_writer.root_bytes_max() + state_log.chain_bytes_max() + state_log.tail().len();
+        let copy_bytes = self.pool.root_copy_bytes_max(payload_bytes);
+        let has_room =
+            log_writer.make_room_for_root(&self.pool, copy_bytes, || self.next_id()).map_err(failed)?;
         let log_chain = log_writer.log_chain(keep_from);
         let root = LogState {
             next_segment: SegmentId::new(self.next_segment.load(Ordering::Relaxed)).expect("ids count up"),
@@ -237,7 +268,16 @@ impl Log {
             chain: log_chain.chain.clone(),
             state_chain: state_log.chain(),
         };
-        self.pool.write_root(&root.encode(state_log.tail())).map_err(failed)?;
+        let payload = root.encode(state_log.tail());
+        // All that the root names is durable, and so is the copy before the root: the pool flushes.
+        match self.pool.root_copy(Some(&payload)).filter(|copy| has_room && copy.len() <= copy_bytes) {
+            Some(copy) => log_writer.write_root_copy(&copy).map_err(failed)?,
+            None => {
+                tracing::debug!(name: "root_without_copy", "the commit log has no room for a copy of the root")
+            }
+        }
+        self.pool.write_root(&payload).map_err(failed)?;
+        state.copied_root = self.pool.last_root();
         state.keep_from = keep_from;
         // The root has the edits: the next group is due after as many bytes as ever.
         self.group_due_bytes.store(self.group_bytes, Ordering::Relaxed);

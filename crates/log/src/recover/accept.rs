@@ -145,7 +145,8 @@ fn apply(segments: &mut SegmentMap, group: &LogGroup) -> Result<(), LogError> {
                 }
                 _ = descriptor.note_lost(*lost);
             }
-            LogFrame::Record { .. } | LogFrame::Barrier { .. } | LogFrame::LogNext(_) => {}
+            LogFrame::Record { .. } | LogFrame::Barrier { .. } | LogFrame::LogNext(_) | LogFrame::Root(_) => {
+            }
         }
     }
     Ok(())

@@ -250,7 +250,8 @@ impl LogReader {
             | LogFrame::Sealed(_)
             | LogFrame::Freed(_)
             | LogFrame::Moved { .. }
-            | LogFrame::Lost { .. } => {}
+            | LogFrame::Lost { .. }
+            | LogFrame::Root(_) => {}
         }
         match frame {
             LogFrame::Record { fragment, pos, bytes } => self.record(fragment, pos, bytes)?,
@@ -274,6 +275,8 @@ impl LogReader {
                 self.group.edits.push(LogFrame::Moved { segment, column, to });
             }
             LogFrame::Lost { segment, lost } => self.group.edits.push(LogFrame::Lost { segment, lost }),
+            // For a reader without a root.
+            LogFrame::Root(_) => {}
         }
         Ok(())
     }

@@ -31,7 +31,7 @@ pub(crate) struct FoundRoot {
 pub(crate) type DeviceRoots = Vec<FoundRoot>;
 
 /// Zone sizes, in bytes, that a conventional device of this size may have, smallest first.
-pub(crate) fn possible_zone_bytes(size_bytes: u64) -> impl Iterator<Item = u64> {
+pub fn possible_zone_bytes(size_bytes: u64) -> impl Iterator<Item = u64> {
     let smallest = u64::from(ZONE_BLOCKS_MIN) * BLOCK_BYTES as u64;
     (smallest.ilog2()..u64::BITS)
         .map(|power| 1u64 << power)

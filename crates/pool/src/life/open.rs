@@ -275,6 +275,7 @@ impl Pool {
             trimming: RankedMutex::new(()),
             roots: RankedMutex::new(roots),
             losses_recorded: AtomicUsize::new(0),
+            last_root: AtomicU64::new(0),
             flushing: RankedMutex::new(()),
             retired_asked: AtomicU64::new(0),
             unflushed: RankedMutex::new(BTreeMap::new()),

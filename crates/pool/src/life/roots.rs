@@ -28,6 +28,7 @@ use warpfire_format::crc32c;
 use warpfire_format::root::{
     DeviceEntry, EarlierSession, PoolLabel, RootHeader, RootPoint, encode_body, table_bytes,
 };
+use warpfire_format::root_copy::{self, ROOT_COPY_HEAD_BYTES_MAX};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, ZoneIndex};
 
 use crate::device::devices::is_refused;
@@ -137,6 +138,38 @@ impl Pool {
         self.inner.repeat_inherited(&mut roots)?;
         self.inner.append_root(&mut roots, payload.to_vec(), false)
     }
+
+    /// Most bytes of a copy of a root with a payload of so many bytes.
+    #[must_use]
+    pub fn root_copy_bytes_max(&self, payload_bytes: usize) -> usize {
+        ROOT_COPY_HEAD_BYTES_MAX + table_bytes(self.inner.devices.table_len()) + payload_bytes
+    }
+
+    /// The number of the last root that this session has made durable, by `write_root` or with a change of
+    /// the devices or the name; 0 before the first.
+    #[must_use]
+    pub fn last_root(&self) -> u64 {
+        self.inner.last_root.load(Relaxed)
+    }
+
+    /// A copy of the root that `write_root` would write with `payload` now, for the commit log; without a
+    /// payload with that of the newest root. It takes a number of its own, below that of the next root.
+    /// `None` if `write_root` would refuse the payload.
+    #[must_use]
+    pub fn root_copy(&self, payload: Option<&[u8]>) -> Option<Vec<u8>> {
+        let mut roots = self.inner.roots.lock();
+        let payload = payload.unwrap_or(&roots.payload);
+        let mut table = roots.table.clone();
+        if payload.len() as u64 > self.root_payload_bytes_max() {
+            return None;
+        }
+        let point = self.inner.next_point(&roots);
+        self.inner.renew_table(&mut table, &roots.holds, point, false);
+        let body = encode_body(&table, payload);
+        roots.sequence += 1;
+        let header = self.inner.root_header(&roots, &body, false, self.inner.is_narrow());
+        Some(root_copy::encode(&header, &body))
+    }
 }
 
 impl Inner {
@@ -187,6 +220,7 @@ impl Inner {
             self.append_root_once(roots, &payload, is_inherited)?;
             if self.devices.losses() == losses {
                 self.losses_recorded.swap(losses, AcqRel);
+                self.last_root.store(roots.sequence, Relaxed);
                 roots.payload = payload;
                 roots.inherits = false;
                 return Ok(());
@@ -227,10 +261,10 @@ impl Inner {
         // Before the first write: the number is spent even if every write fails, because a failed write may
         // have left a whole root on a device.
         roots.sequence += 1;
-        self.renew_table(roots, is_inherited);
-        let is_narrow = self.devices.all_writable().len() <= usize::from(self.parity);
+        let point = self.point(roots);
+        self.renew_table(&mut roots.table, &roots.holds, point, is_inherited);
         let body = encode_body(&roots.table, payload);
-        let like = self.root_header(roots, &body, is_inherited, is_narrow);
+        let like = self.root_header(roots, &body, is_inherited, self.is_narrow());
         let mut copies = 0;
         let mut rest = candidates;
         while copies < wanted && !rest.is_empty() {
@@ -247,15 +281,25 @@ impl Inner {
         Ok(copies)
     }
 
-    /// The point of the next root.
-    pub(crate) fn next_point(&self, roots: &Roots) -> RootPoint {
-        RootPoint { epoch: self.epoch.load(Relaxed), session: roots.session, sequence: roots.sequence + 1 }
+    /// The point of the root with the number that was used last.
+    fn point(&self, roots: &Roots) -> RootPoint {
+        RootPoint { epoch: self.epoch.load(Relaxed), session: roots.session, sequence: roots.sequence }
     }
 
-    /// Brings the device table to what the next root says.
-    fn renew_table(&self, roots: &mut Roots, is_inherited: bool) {
-        let point = RootPoint { sequence: roots.sequence, ..self.next_point(roots) };
-        for (index, (entry, holds)) in (0u16..).zip(roots.table.iter_mut().zip(&roots.holds)) {
+    /// The point of the next root.
+    pub(crate) fn next_point(&self, roots: &Roots) -> RootPoint {
+        RootPoint { sequence: roots.sequence + 1, ..self.point(roots) }
+    }
+
+    /// Whether a root cannot be on m + 1 devices now.
+    fn is_narrow(&self) -> bool {
+        self.devices.all_writable().len() <= usize::from(self.parity)
+    }
+
+    /// Brings a device table to what the root at `point` says. `holds`: the devices with a root of this
+    /// session.
+    fn renew_table(&self, table: &mut [DeviceEntry], holds: &[bool], point: RootPoint, is_inherited: bool) {
+        for (index, (entry, holds)) in (0u16..).zip(table.iter_mut().zip(holds)) {
             let is_written = self.devices.writable(DeviceIndex(index));
             entry.state = state_in_next_root(entry.state, is_written, is_inherited);
             if is_written && *holds {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use warpfire_env::Device;
 use warpfire_format::Uuid;
 use warpfire_format::root::{DeviceEntry, DeviceUse, PoolLabel};
+use warpfire_format::root_copy::RootCopy;
 use warpfire_units::{BLOCK_BYTES, DeviceIndex};
 
 use crate::error::DeviceSetError;
@@ -95,6 +96,18 @@ impl Pool {
     pub fn scan_device(device: Arc<dyn Device>) -> Result<Option<ScannedDevice>, DeviceSetError> {
         let mut found = find_roots(std::slice::from_ref(&device));
         Ok(LabelledDevice::read(device, found.pop().unwrap_or_default())?.map(ScannedDevice))
+    }
+
+    /// The newest whole root of these devices, which are of one pool; `None` if none is whole.
+    ///
+    /// # Errors
+    /// If parts of the devices were written separately, or one of them is there twice.
+    pub fn newest_root(devices: &[ScannedDevice]) -> Result<Option<RootCopy>, DeviceSetError> {
+        let labelled: Vec<LabelledDevice> = devices.iter().map(|device| device.0.clone()).collect();
+        refuse_mixed(&labelled)?;
+        let Ok((newest, table, payload)) = newest_root(&labelled) else { return Ok(None) };
+        refuse_diverged(&labelled, newest, &table)?;
+        Ok(Some(RootCopy { header: newest.whole_header().clone(), table, payload }))
     }
 
     /// The pool that these devices are of. All of them have roots of one pool, and there is at least one.

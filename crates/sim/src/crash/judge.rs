@@ -17,6 +17,9 @@ const LATER_NANOS: u64 = 1 << 50;
 /// In one state of so many a copy is checked offline, before and after recovery.
 const ONE_CHECKED_IN: u64 = 20;
 
+/// Of the states that are opened for reading, one of so many is opened without its roots too.
+const ONE_WITHOUT_ROOTS_IN: u64 = 4;
+
 /// The share of states to try.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
@@ -68,6 +71,8 @@ pub struct Judge {
     pub checked: u64,
     /// Crash states that were opened for reading first.
     pub read: u64,
+    /// States of these that were opened once more, with all roots overwritten.
+    pub without_roots: u64,
     /// Recoveries that were cut again. Their states count in `states`.
     pub recoveries: u64,
 }
@@ -82,6 +87,7 @@ impl Judge {
             states: 0,
             checked: 0,
             read: 0,
+            without_roots: 0,
             recoveries: 0,
         }
     }
@@ -196,14 +202,36 @@ impl Judge {
             .shape
             .open_for_reading(world.devices(), world.clock())
             .map_err(|e| Violation(format!("cannot be opened for reading after the power cut: {e}")))?;
-        let found = find_state(&fs, &workload.history, allowed)
+        let found = find_state(&fs, &workload.history, allowed.clone())
             .map_err(|v| Violation(format!("opened for reading: {v}")))?;
         drop(fs);
         if world.changes_asked() != before {
             return Err(Violation("a device was written while the pool was open for reading".to_owned()));
         }
         self.read += 1;
+        if self.read.is_multiple_of(ONE_WITHOUT_ROOTS_IN) {
+            self.read_without_roots(workload, world, allowed)?;
+        }
         Ok(Some(found))
+    }
+
+    /// Overwrites all roots of a copy, and compares what the segments alone lead to.
+    fn read_without_roots(
+        &mut self,
+        workload: &Workload,
+        world: &SimWorld,
+        allowed: RangeInclusive<usize>,
+    ) -> Result<(), Violation> {
+        let copy = world.fork();
+        workload.shape.lose_roots(&copy);
+        let fs = workload
+            .shape
+            .open_without_roots(&copy.devices(), copy.clock())
+            .map_err(|e| Violation(format!("cannot be opened without its roots: {e}")))?;
+        find_state(&fs, &workload.history, allowed)
+            .map_err(|v| Violation(format!("opened without its roots: {v}")))?;
+        self.without_roots += 1;
+        Ok(())
     }
 
     /// Cuts a recovery at each of its boundaries.

@@ -1,0 +1,274 @@
+//! The scan of devices for the segments of pools.
+//!
+//! A segment begins at the first block of a zone. Where the zone size is not known, the scan looks at the
+//! multiples of each possible size, largest first, until it has found a copy of a root. The copy names the
+//! size, and the scan then looks at every zone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use warpfire_env::{AlignedBuf, Device, DeviceOp, OpKind, run_batch};
+use warpfire_format::Uuid;
+use warpfire_format::log_frame::LogFrame;
+use warpfire_format::root_copy::RootCopy;
+use warpfire_format::segment::{FIRST_SEGMENT_ZONE, ROWS_MAX, SegmentKind};
+use warpfire_format::stripe::{StripeHeader, StripeIdentity};
+use warpfire_pool::possible_zone_bytes;
+use warpfire_units::{BLOCK_BYTES, SegmentId, ZoneIndex};
+
+use crate::identify::Columns;
+
+/// Blocks that are read in one batch.
+const BATCH_BLOCKS: usize = 256;
+
+/// Bytes that a walk of a log reads at once.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// Blocks of a device that cannot be read before the scan leaves the device. Each may take seconds.
+const UNREADABLE_MAX: usize = 64;
+
+/// A column of a segment on a device: what the header of its first stripe says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FoundColumn {
+    /// The place of the device in the list.
+    pub slot: usize,
+    pub offset_bytes: u64,
+    pub segment: SegmentId,
+    pub epoch: u32,
+    /// The number of the column; in a mirror always 0.
+    pub column: u16,
+    pub kind: SegmentKind,
+}
+
+impl FoundColumn {
+    /// The zone of the column, if it begins one that segments may take.
+    pub fn zone(&self, zone_bytes: u64) -> Option<ZoneIndex> {
+        let zone = u32::try_from(self.offset_bytes / zone_bytes).ok().map(ZoneIndex)?;
+        (self.offset_bytes.is_multiple_of(zone_bytes) && zone >= FIRST_SEGMENT_ZONE).then_some(zone)
+    }
+}
+
+/// What the scan found of one pool.
+#[derive(Default)]
+pub(crate) struct ScannedSegments {
+    pub found: Vec<FoundColumn>,
+    /// The newest copy of a root. All that it names was durable before it was written.
+    pub copy: Option<RootCopy>,
+    /// The devices of columns, as the commit log names them.
+    pub columns: Columns,
+}
+
+impl ScannedSegments {
+    fn note_copy(&mut self, copy: RootCopy) {
+        let age = |copy: &RootCopy| (copy.header.epoch, copy.header.sequence);
+        if self.copy.as_ref().is_none_or(|newest| age(newest) < age(&copy)) {
+            self.copy = Some(copy);
+        }
+    }
+}
+
+/// A scan of some devices.
+pub(crate) struct Scan<'a> {
+    devices: &'a [Arc<dyn Device>],
+    /// Zone sizes of which every zone was looked at.
+    looked_at: Vec<u64>,
+    /// By device: blocks that could not be read.
+    unreadable: Vec<usize>,
+    pub pools: BTreeMap<Uuid, ScannedSegments>,
+}
+
+impl<'a> Scan<'a> {
+    pub fn new(devices: &'a [Arc<dyn Device>]) -> Self {
+        let unreadable = vec![0; devices.len()];
+        Scan { devices, looked_at: Vec::new(), unreadable, pools: BTreeMap::new() }
+    }
+
+    /// Looks at every possible zone size until copies of roots are found, and then at all zones of theirs.
+    pub fn run(&mut self) {
+        let info = self.devices.iter().map(|device| device.info());
+        let mut sizes: Vec<u64> = info
+            .flat_map(|info| match info.zones {
+                Some(zones) => vec![zones.zone_bytes],
+                None => possible_zone_bytes(info.size_bytes).collect(),
+            })
+            .collect();
+        sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
+        sizes.dedup();
+        for zone_bytes in sizes {
+            self.look_at_zones(zone_bytes);
+            let copies = self.pools.values().filter_map(|pool| pool.copy.as_ref());
+            let named: BTreeSet<u32> = copies.map(|copy| copy.header.zone_blocks).collect();
+            if !named.is_empty() {
+                named.into_iter().for_each(|blocks| self.look_at_zones(zone_bytes_of(blocks)));
+                return;
+            }
+        }
+    }
+
+    /// Looks at the first block of each zone of this size, and follows the logs that begin there.
+    pub fn look_at_zones(&mut self, zone_bytes: u64) {
+        let devices = self.devices;
+        let looked_at = std::mem::take(&mut self.looked_at);
+        let is_new = |at: u64| !looked_at.iter().any(|size| at.is_multiple_of(*size));
+        let sizes: Vec<u64> = devices.iter().map(|device| device.info().size_bytes).collect();
+        let zones = sizes.iter().max().map_or(0, |bytes| bytes / zone_bytes);
+        // The same zone of all devices, so that the devices work at the same time.
+        let mut places = (1..zones)
+            .map(|zone| zone * zone_bytes)
+            .filter(|at| is_new(*at))
+            .flat_map(|at| (0..sizes.len()).map(move |slot| (slot, at)))
+            .filter(|(slot, at)| at + zone_bytes <= sizes[*slot]);
+        let mut blocks: Vec<AlignedBuf> =
+            (0..BATCH_BLOCKS).map(|_| AlignedBuf::zeroed(BLOCK_BYTES)).collect();
+        loop {
+            let batch: Vec<(usize, u64)> = places.by_ref().take(BATCH_BLOCKS).collect();
+            if batch.is_empty() {
+                break;
+            }
+            let batch: Vec<(usize, u64)> =
+                batch.into_iter().filter(|(slot, _)| self.unreadable[*slot] < UNREADABLE_MAX).collect();
+            let mut ops: Vec<DeviceOp<'_>> = batch
+                .iter()
+                .zip(&mut blocks)
+                .map(|((slot, at), block)| DeviceOp::new(*slot, OpKind::Read(*at, block)))
+                .collect();
+            run_batch(devices, &mut ops);
+            let read: Vec<bool> = ops.iter().map(|op| op.result.is_ok()).collect();
+            for (((slot, at), block), read) in batch.into_iter().zip(&blocks).zip(read) {
+                if read {
+                    self.take_first_block(slot, at, block);
+                } else {
+                    self.unreadable[slot] += 1;
+                }
+            }
+        }
+        drop(places);
+        self.looked_at = looked_at;
+        self.looked_at.push(zone_bytes);
+    }
+
+    /// Takes the block at the place where a zone may begin.
+    fn take_first_block(&mut self, slot: usize, offset_bytes: u64, block: &[u8]) {
+        let Ok(found) = StripeHeader::decode(block) else { return };
+        let id = found.header.identity;
+        if id.stripe != 0 {
+            return;
+        }
+        let pool = self.pools.entry(id.pool).or_default();
+        let StripeIdentity { segment, epoch, column, kind, .. } = id;
+        pool.found.push(FoundColumn { slot, offset_bytes, segment, epoch, column, kind });
+        if kind == SegmentKind::Mirror {
+            let device = &*self.devices[slot];
+            walk_mirror(device, offset_bytes, id, &mut |_, payload| take_frames(pool, payload));
+        }
+    }
+}
+
+/// Bytes of a zone of so many blocks.
+pub(crate) fn zone_bytes_of(zone_blocks: u32) -> u64 {
+    u64::from(zone_blocks) * BLOCK_BYTES as u64
+}
+
+/// Takes what the payload of a mirror stripe says, if it is of the commit log.
+fn take_frames(pool: &mut ScannedSegments, mut payload: &[u8]) {
+    // The payload of the state log ends this at once: its frames have other types.
+    while let Ok((frame, rest)) = LogFrame::decode(payload) {
+        match frame {
+            LogFrame::Root(copy) => {
+                // It decodes: the frame did.
+                if let Ok(copy) = RootCopy::decode(copy) {
+                    pool.note_copy(copy);
+                }
+            }
+            LogFrame::Opened(descriptor) | LogFrame::LogNext(descriptor) => pool.columns.note(&descriptor),
+            LogFrame::Moved { segment, column, to } => pool.columns.note_move(segment, column, to),
+            LogFrame::Record { .. }
+            | LogFrame::Barrier { .. }
+            | LogFrame::Grew { .. }
+            | LogFrame::Sealed(_)
+            | LogFrame::Freed(_)
+            | LogFrame::Lost { .. } => {}
+        }
+        payload = rest;
+    }
+}
+
+/// Passes each stripe of one column of a mirror segment that verifies to `each`, with its number.
+pub(crate) fn walk_mirror(
+    device: &dyn Device,
+    offset_bytes: u64,
+    first: StripeIdentity,
+    each: &mut dyn FnMut(u32, &[u8]),
+) {
+    let mut window = Window { device, start: 0, bytes: AlignedBuf::zeroed(BLOCK_BYTES), len: 0 };
+    let (mut at, mut stripe) = (offset_bytes, 0);
+    // Blocks without the next header so far: a stripe that was damaged takes no more than this.
+    let mut passed = 0;
+    while passed <= u64::from(ROWS_MAX) {
+        let header = window.get(at, BLOCK_BYTES).and_then(|block| {
+            let header = StripeHeader::decode(block).ok()?.header;
+            let is_next = header.identity.stripe >= stripe;
+            (is_next && header.identity == StripeIdentity { stripe: header.identity.stripe, ..first })
+                .then_some(header)
+        });
+        let Some(header) = header else {
+            (at, passed) = (at + BLOCK_BYTES as u64, passed + 1);
+            continue;
+        };
+        let shard_bytes = (usize::from(header.rows) + 1) * BLOCK_BYTES;
+        if let Some(payload) = window.get(at, shard_bytes).and_then(verified_payload) {
+            each(header.identity.stripe, &payload);
+        }
+        (at, stripe, passed) = (at + shard_bytes as u64, header.identity.stripe + 1, 0);
+    }
+}
+
+/// The payload of a mirror stripe, from the blocks of one column, if all of them verify.
+fn verified_payload(shard: &[u8]) -> Option<Vec<u8>> {
+    let (head, rows) = shard.split_at_checked(BLOCK_BYTES)?;
+    let block = StripeHeader::decode(head).ok()?;
+    let verifies = |(row, crc): (&[u8], u32)| warpfire_format::crc32c(row) == crc;
+    if !rows.chunks_exact(BLOCK_BYTES).zip(block.crcs()).all(verifies) {
+        return None;
+    }
+    let mut payload = [block.inline(), rows].concat();
+    payload.truncate(usize::try_from(block.header.payload_bytes).ok()?);
+    Some(payload)
+}
+
+/// Bytes of a device that a walk from front to back has read ahead.
+struct Window<'a> {
+    device: &'a dyn Device,
+    start: u64,
+    bytes: AlignedBuf,
+    len: usize,
+}
+
+impl Window<'_> {
+    /// The bytes at this place; `None` if they cannot be read or lie behind the end of the device.
+    fn get(&mut self, at: u64, len: usize) -> Option<&[u8]> {
+        let size_bytes = self.device.info().size_bytes;
+        if at.checked_add(len as u64)? > size_bytes {
+            return None;
+        }
+        let is_inside = at >= self.start && at + len as u64 <= self.start + self.len as u64;
+        if !is_inside {
+            let ahead = usize::try_from(size_bytes - at).unwrap_or(usize::MAX).min(WINDOW_BYTES).max(len);
+            // Bytes behind the wanted ones may be damaged.
+            if !self.read(at, ahead / BLOCK_BYTES * BLOCK_BYTES) && !self.read(at, len) {
+                return None;
+            }
+        }
+        let begin = usize::try_from(at - self.start).ok()?;
+        self.bytes.get(begin..begin + len)
+    }
+
+    fn read(&mut self, at: u64, len: usize) -> bool {
+        if self.bytes.len() < len {
+            self.bytes = AlignedBuf::zeroed(len);
+        }
+        let is_read = self.device.read(at, &mut self.bytes[..len]).is_ok();
+        (self.start, self.len) = if is_read { (at, len) } else { (0, 0) };
+        is_read
+    }
+}

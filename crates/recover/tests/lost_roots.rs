@@ -1,0 +1,265 @@
+//! Pools of which the root zones are overwritten: found again, read, and given their roots back.
+
+use std::sync::Arc;
+
+use warpfire_env::{Device, Timestamp};
+use warpfire_format::Uuid;
+use warpfire_log::{Log, LogPos, LogStore, RecoveredLog, Stream};
+use warpfire_pool::{CreateOptions, Pool};
+use warpfire_recover::{FoundPool, RecoverError, RootSource, find_pool};
+use warpfire_sim_env::{DeviceSpec, DistinctNumbers, SimDevice, SimWorld};
+use warpfire_units::{DeviceIndex, SlicePtr};
+
+const ZONE_BYTES: u64 = 128 << 10;
+const ZONES: u64 = 40;
+
+/// A pool whose records name slices, in order.
+struct Rig {
+    world: SimWorld,
+    slices: Vec<(Vec<SlicePtr>, Vec<u8>)>,
+}
+
+fn bytes(n: usize) -> Vec<u8> {
+    (0..20_000 + 1000 * n).map(|i| (i * 31 + n * 7) as u8).collect()
+}
+
+impl Rig {
+    fn make(data: u16, parity: u8, devices: usize, zoned: bool) -> (Rig, Log) {
+        let spec = if zoned {
+            DeviceSpec::zoned("flash", ZONES * ZONE_BYTES, ZONE_BYTES)
+        } else {
+            DeviceSpec::conventional("flash", ZONES * ZONE_BYTES)
+        };
+        let world = SimWorld::of(7, devices, &spec);
+        let options =
+            CreateOptions { data, parity, zone_bytes: (!zoned).then_some(ZONE_BYTES), force: false };
+        let pool = Pool::create(world.devices(), &options, &*world.random(), Timestamp::default());
+        let (log, _) = Log::create(pool.expect("blank devices take a pool")).expect("a new log");
+        (Rig { world, slices: Vec::new() }, log)
+    }
+
+    fn write(&mut self, log: &Log, count: usize) {
+        for _ in 0..count {
+            let bytes = bytes(self.slices.len());
+            let slices = log.append(Stream::Small, &bytes).expect("there is room");
+            log.log(&record(&slices)).expect("a record");
+            self.slices.push((slices.to_vec(), bytes));
+        }
+        log.sync().expect("a sync");
+    }
+
+    fn open(&self) -> (Log, RecoveredLog) {
+        let (pool, root) = Pool::open(self.world.devices(), &DistinctNumbers).expect("the pool opens");
+        Log::open(pool, &root).expect("its log opens")
+    }
+
+    /// Overwrites the root zones of a device.
+    fn lose_roots(&self, device: usize) {
+        let device = &self.world.sims()[device];
+        device.poke(0, &vec![0; usize::try_from(2 * ZONE_BYTES).expect("a small zone")]);
+    }
+
+    fn without(&self, missing: &[usize]) -> Vec<Arc<dyn Device>> {
+        let devices = self.world.devices().into_iter().enumerate();
+        devices.filter(|(n, _)| !missing.contains(n)).map(|(_, device)| device).collect()
+    }
+
+    /// Compares every record and every byte that it names.
+    fn compare(&self, log: &Log, recovered: RecoveredLog) {
+        let records: Vec<Vec<u8>> =
+            recovered.records.map(|record| record.expect("a record can be read").1).collect();
+        let wanted: Vec<Vec<u8>> = self.slices.iter().map(|(slices, _)| record(slices)).collect();
+        assert_eq!(records, wanted);
+        for (slices, bytes) in &self.slices {
+            let mut found = Vec::new();
+            for slice in slices {
+                let mut part = vec![0; slice.len_bytes as usize];
+                log.read(*slice, &mut part).expect("a slice can be read");
+                found.extend(part);
+            }
+            assert_eq!(&found, bytes);
+        }
+    }
+
+    fn compare_found(&self, found: &FoundPool) {
+        let (pool, root) = Pool::open_for_reading(found.devices_with_roots()).expect("it opens");
+        let (log, recovered) = Log::open(pool, &root).expect("its log opens");
+        self.compare(&log, recovered);
+    }
+}
+
+fn record(slices: &[SlicePtr]) -> Vec<u8> {
+    slices
+        .iter()
+        .flat_map(|s| [s.segment.get(), s.offset_bytes, s.len_bytes.into()])
+        .flat_map(u64::to_le_bytes)
+        .collect()
+}
+
+fn newest(devices: &[Arc<dyn Device>]) -> FoundPool {
+    find_pool(devices, None).expect("the pool is found")
+}
+
+fn indexes(found: &FoundPool) -> Vec<Option<u16>> {
+    found.devices.iter().map(|device| device.index.map(|index| index.0)).collect()
+}
+
+#[test]
+fn a_pool_without_any_root_is_found_whole_and_with_m_devices_missing() {
+    for (data, parity, devices, zoned) in
+        [(1, 0, 1, false), (1, 1, 2, false), (2, 1, 3, true), (4, 2, 6, false), (2, 1, 5, false)]
+    {
+        let (mut rig, log) = Rig::make(data, parity, devices, zoned);
+        rig.write(&log, 30);
+        log.checkpoint(b"client", LogPos(1)).expect("a checkpoint");
+        rig.write(&log, 5);
+        drop(log);
+        (0..devices).for_each(|device| rig.lose_roots(device));
+        let shape = format!("{data}+{parity} on {devices}");
+        let found = newest(&rig.world.devices());
+        assert_eq!(found.source, RootSource::Copy);
+        let all: Vec<_> = (0..devices).map(|n| Some(u16::try_from(n).expect("few devices"))).collect();
+        assert_eq!(indexes(&found), all, "{shape}");
+        rig.compare_found(&found);
+        for missing in 0..devices.min(usize::from(parity) * devices) {
+            let missing: Vec<usize> = (0..usize::from(parity)).map(|n| (missing + n) % devices).collect();
+            let found = newest(&rig.without(&missing));
+            assert_eq!(found.missing().len(), missing.len(), "{shape}, without {missing:?}");
+            rig.compare_found(&found);
+        }
+    }
+}
+
+#[test]
+fn rebuilt_roots_open_for_writing_and_no_byte_was_written_before() {
+    let (mut rig, log) = Rig::make(2, 1, 4, false);
+    rig.write(&log, 40);
+    drop(log);
+    (0..4).for_each(|device| rig.lose_roots(device));
+    let writes = |sim: &Arc<SimDevice>| sim.counters().writes;
+    let before: Vec<u64> = rig.world.sims().iter().map(writes).collect();
+    let found = newest(&rig.world.devices());
+    rig.compare_found(&found);
+    assert_eq!(rig.world.sims().iter().map(writes).collect::<Vec<_>>(), before);
+    assert!(Pool::open(rig.world.devices(), &DistinctNumbers).is_err(), "nothing is rebuilt yet");
+    assert_eq!(found.rebuild_roots(), Ok(4));
+    let (log, recovered) = rig.open();
+    rig.compare(&log, recovered);
+    rig.write(&log, 10);
+    drop(log);
+    let (log, recovered) = rig.open();
+    rig.compare(&log, recovered);
+    // Rebuilt roots can be lost again.
+    drop(log);
+    (0..4).for_each(|device| rig.lose_roots(device));
+    rig.compare_found(&newest(&rig.world.devices()));
+}
+
+#[test]
+fn devices_that_lost_their_roots_come_back_beside_devices_that_have_them() {
+    let (mut rig, log) = Rig::make(3, 0, 3, false);
+    rig.write(&log, 30);
+    drop(log);
+    rig.lose_roots(1);
+    assert!(
+        Pool::open(rig.world.devices(), &DistinctNumbers).is_err(),
+        "without parity no device may be missing"
+    );
+    let mut devices = rig.world.devices();
+    devices.rotate_left(1);
+    let found = newest(&devices);
+    assert_eq!((found.source, indexes(&found)), (RootSource::Root, vec![Some(1), Some(2), Some(0)]));
+    rig.compare_found(&found);
+    assert_eq!(found.rebuild_roots(), Ok(1));
+    let (log, recovered) = rig.open();
+    rig.compare(&log, recovered);
+}
+
+#[test]
+fn a_new_pool_and_a_device_without_any_column_are_found() {
+    let (rig, log) = Rig::make(1, 1, 2, false);
+    drop(log);
+    (0..2).for_each(|device| rig.lose_roots(device));
+    let found = newest(&rig.world.devices());
+    assert!(found.missing().is_empty());
+    rig.compare_found(&found);
+
+    // Four devices, of which the first log takes one: the others hold nothing.
+    let (rig, log) = Rig::make(1, 0, 4, false);
+    drop(log);
+    (0..4).for_each(|device| rig.lose_roots(device));
+    let found = newest(&rig.world.devices());
+    assert!(found.missing().is_empty());
+    rig.compare_found(&found);
+    assert_eq!(found.rebuild_roots(), Ok(4));
+    rig.open();
+}
+
+#[test]
+fn devices_of_two_pools_have_to_be_chosen_from() {
+    let (mut one, log) = Rig::make(1, 0, 1, false);
+    one.write(&log, 3);
+    drop(log);
+    let spec = DeviceSpec::conventional("other", ZONES * ZONE_BYTES);
+    let other = SimWorld::of(8, 1, &spec);
+    let options = CreateOptions { data: 1, parity: 0, zone_bytes: Some(ZONE_BYTES), force: false };
+    let pool = Pool::create(other.devices(), &options, &*other.random(), Timestamp::default());
+    drop(Log::create(pool.expect("a pool")).expect("a log"));
+    one.lose_roots(0);
+    other.sims()[0].poke(0, &vec![0; usize::try_from(2 * ZONE_BYTES).expect("a small zone")]);
+    let all = [one.world.devices(), other.devices()].concat();
+    let third = SimWorld::of(9, 1, &DeviceSpec::conventional("third", ZONES * ZONE_BYTES));
+    Pool::create(third.devices(), &options, &*third.random(), Timestamp::default()).expect("a pool");
+    let Err(RecoverError::Several { pools }) = find_pool(&all, None) else { panic!("two pools") };
+    let of_one = newest(&one.world.devices()).uuid();
+    assert!(pools.contains(&of_one) && pools.len() == 2);
+    let found = find_pool(&all, Some(of_one)).expect("the chosen pool");
+    assert_eq!(indexes(&found), [Some(0), None]);
+    one.compare_found(&found);
+    let unknown = find_pool(&all, Uuid::new(1));
+    assert!(matches!(unknown, Err(RecoverError::NothingFound { .. })));
+    // The third has its roots, and nothing else: it is no device of the first, even if one is missing there.
+    let (mut pair, log) = Rig::make(1, 1, 2, false);
+    pair.write(&log, 3);
+    drop(log);
+    (0..2).for_each(|device| pair.lose_roots(device));
+    let with_third = [pair.without(&[1]), third.devices()].concat();
+    let found = find_pool(&with_third, Some(newest(&pair.world.devices()).uuid())).expect("the chosen pool");
+    assert_eq!(indexes(&found).last(), Some(&None));
+    pair.compare_found(&found);
+    let fourth = SimWorld::of(10, 1, &DeviceSpec::conventional("fourth", ZONES * ZONE_BYTES));
+    Pool::create(fourth.devices(), &options, &*fourth.random(), Timestamp::default()).expect("a pool");
+    let with_roots = [third.devices(), fourth.devices()].concat();
+    assert!(matches!(find_pool(&with_roots, None), Err(RecoverError::Several { .. })));
+}
+
+#[test]
+fn blank_devices_are_no_pool_and_a_second_copy_is_left_out() {
+    let blank = SimWorld::of(1, 2, &DeviceSpec::conventional("blank", 8 << 20));
+    let refused = find_pool(&blank.devices(), None).map(|_| ());
+    assert_eq!(refused, Err(RecoverError::NothingFound { devices: vec!["blank0".into(), "blank1".into()] }));
+
+    let (mut rig, log) = Rig::make(2, 0, 2, false);
+    rig.write(&log, 20);
+    drop(log);
+    (0..2).for_each(|device| rig.lose_roots(device));
+    let copy = rig.world.fork();
+    let devices =
+        vec![rig.world.devices()[0].clone(), rig.world.devices()[1].clone(), copy.devices()[1].clone()];
+    let found = newest(&devices);
+    assert_eq!(indexes(&found), [Some(0), Some(1), None]);
+    rig.compare_found(&found);
+}
+
+/// A removed device is no member: its index is of nobody else.
+#[test]
+fn members_are_those_of_the_table() {
+    let (mut rig, log) = Rig::make(1, 1, 3, false);
+    rig.write(&log, 10);
+    drop(log);
+    (0..3).for_each(|device| rig.lose_roots(device));
+    let found = newest(&rig.world.devices());
+    assert_eq!(found.missing(), []);
+    let found = newest(&rig.without(&[0]));
+    assert_eq!(found.missing().iter().map(|(index, _)| *index).collect::<Vec<_>>(), [DeviceIndex(0)]);
+}
