@@ -19,8 +19,8 @@
 //! 5. A column without a stripe that the segment's index has is in the segment's `lost` after the next flush,
 //!    and in `lost` here until the client takes it (`PreparedStripe::record` and `flush`; test
 //!    `a_column_that_misses_a_write_or_a_flush_is_lost_from_there_on`).
-//! 6. Locks are taken in this order: `roots`, `flushing`, `unflushed`; and `trimming`, `segments`, `zones`,
-//!    `damaged`, `lost`. Only `roots`, `flushing` and `trimming` are held during device operations.
+//! 6. Locks are taken in the order of their ranks (`lock_ranks`). Only `roots`, `writing`, `flushing` and
+//!    `trimming` are held during device operations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -535,6 +535,12 @@ impl Inner {
 
     /// Resets a zone. Returns whether it can be written from its start now. If not, the caller retires it.
     pub(crate) fn reset_zone(&self, device: DeviceIndex, zone: ZoneIndex) -> bool {
+        let _writing = self.writing.read();
+        self.reset_with_pass(device, zone)
+    }
+
+    /// As `reset_zone`, for a caller that holds a pass (`Inner::writing`).
+    pub(crate) fn reset_with_pass(&self, device: DeviceIndex, zone: ZoneIndex) -> bool {
         self.devices.reset_zone(device, self.zone_offset(zone, 0), self.zone_bytes()).is_ok()
     }
 

@@ -52,6 +52,8 @@ impl Pool {
     /// this state names, beside everything else.
     pub fn freeze<T>(&self, load: impl FnOnce(&[Arc<dyn Device>]) -> T) -> (FrozenState, T) {
         let inner = &self.inner;
+        // Dropped after the locks, which its end takes: a panic in `load` thaws too.
+        let frozen;
         let _roots = inner.roots.lock();
         let _alone = inner.writing.write();
         let given_up_before = {
@@ -59,8 +61,7 @@ impl Pool {
             kept.frozen += 1;
             kept.given_up
         };
-        // Made before `load`, so that a panic there thaws too.
-        let frozen = FrozenState { inner: Arc::clone(inner), given_up_before };
+        frozen = FrozenState { inner: Arc::clone(inner), given_up_before };
         let loaded = load(&inner.devices.all_readable());
         (frozen, loaded)
     }
@@ -76,6 +77,7 @@ impl FrozenState {
 
 impl Drop for FrozenState {
     fn drop(&mut self) {
+        let _writing = self.inner.writing.read();
         let zones = {
             let mut kept = self.inner.kept.lock();
             if kept.given_up != self.given_up_before {
@@ -104,6 +106,7 @@ impl Inner {
 
     /// Gives all frozen states up. Returns the number of zones that are free by it.
     pub(crate) fn give_up_frozen(&self) -> usize {
+        let _writing = self.writing.read();
         let zones = {
             let mut kept = self.kept.lock();
             if kept.zones.is_empty() {
@@ -125,13 +128,13 @@ impl Inner {
     }
 
     /// Resets zones and makes them free. A zone on a device that takes no writes becomes free too. One that
-    /// its device cannot reset is retired.
+    /// its device cannot reset is retired. The caller holds a pass (`Inner::writing`).
     fn reset_and_free(&self, zones: impl Iterator<Item = (DeviceIndex, ZoneIndex)>) {
         for (device, zone) in zones {
             let moment = self.devices.moment();
             if !self.devices.writable(device) {
                 self.zones.lock().free_zone(device, zone, false);
-            } else if self.reset_zone(device, zone) {
+            } else if self.reset_with_pass(device, zone) {
                 self.free_reset_zone(device, zone, moment);
             } else {
                 self.retire_zone(device, zone);

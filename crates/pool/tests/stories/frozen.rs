@@ -77,11 +77,22 @@ fn content(device: &Arc<dyn Device>) -> AlignedBuf {
     content
 }
 
+/// Sets the flag when it is dropped.
+struct EndsOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndsOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn nothing_is_written_while_a_reader_loads() {
     let (_world, pool) = world(4, 3, 2, 1);
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // A reader that panics ends the writer too.
+        let ending = EndsOnDrop(&ends);
         let writer = scope.spawn(|| {
             for number in (1..).take_while(|_| !ends.load(Ordering::Relaxed)) {
                 // A state that is frozen for long keeps all zones.
@@ -103,7 +114,18 @@ fn nothing_is_written_while_a_reader_loads() {
                 );
             });
         }
-        ends.swap(true, Ordering::Relaxed);
+        drop(ending);
         writer.join().unwrap();
     });
+}
+
+#[test]
+fn a_reader_that_panics_thaws_the_state() {
+    let (_world, pool) = world(5, 3, 2, 1);
+    let _ = write_segment(&pool, id(1), &[5000]);
+    let reader = std::panic::AssertUnwindSafe(|| pool.freeze(|_| panic!("a reader fails")).1);
+    assert!(std::panic::catch_unwind(reader).is_err());
+    pool.free(id(1)).unwrap();
+    assert_eq!(pool.kept_zones(), 0);
+    let _ = write_segment(&pool, id(2), &[5000]);
 }
