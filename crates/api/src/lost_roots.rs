@@ -149,6 +149,9 @@ impl From<RecoverError> for Error {
             RecoverError::Several { .. } => {
                 not_a_pool.with_hint("choose one by its number, with 'warpfire recover --uuid'")
             }
+            RecoverError::Apart { .. } => {
+                not_a_pool.with_hint("name the devices of one part only: each part can be read alone")
+            }
         }
     }
 }

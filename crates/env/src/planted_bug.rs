@@ -72,11 +72,15 @@ pub enum PlantedBug {
     SnapshotForgottenEarly,
     /// An open does not look for persistent snapshots.
     SnapshotsUnreadAtOpen,
+    /// The log has no copy of a root that a change of the devices made, until the next checkpoint.
+    ChangedRootNotCopied,
+    /// Copies of roots of parts that were written apart are taken for those of one pool.
+    CopiesApartAccepted,
 }
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 33] = [
+    const ALL: [(PlantedBug, &str); 35] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -110,6 +114,8 @@ impl PlantedBug {
         (PlantedBug::SnapshotNotHeld, "snapshot-not-held"),
         (PlantedBug::SnapshotForgottenEarly, "snapshot-forgotten-early"),
         (PlantedBug::SnapshotsUnreadAtOpen, "snapshots-unread-at-open"),
+        (PlantedBug::ChangedRootNotCopied, "changed-root-not-copied"),
+        (PlantedBug::CopiesApartAccepted, "copies-apart-accepted"),
     ];
 
     fn named(name: &str) -> Option<PlantedBug> {

@@ -15,7 +15,7 @@ use warpfire_pool::{DeviceSetError, Pool, ScannedDevice};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId};
 
 use crate::identify::{Columns, has_same_columns, identify};
-use crate::scan::{FoundColumn, Scan, ScannedSegments, walk_mirror, zone_bytes_of};
+use crate::scan::{FoundColumn, Scan, ScannedSegments, goes_on_from, walk_mirror, zone_bytes_of};
 use crate::with_root::{WithRoot, record};
 
 /// Why no pool was found.
@@ -35,6 +35,12 @@ pub enum RecoverError {
     Several {
         /// The pools.
         pools: Vec<Uuid>,
+    },
+    /// Parts of the pool were each written without the others.
+    #[error("parts of pool {pool} were written separately")]
+    Apart {
+        /// The pool.
+        pool: Uuid,
     },
     /// A root could not be written.
     #[error(transparent)]
@@ -115,6 +121,14 @@ pub fn find_pool(devices: &[Arc<dyn Device>], wanted: Option<Uuid>) -> Result<Fo
     };
     let scanned = scan.pools.remove(&uuid).unwrap_or_default();
     strangers.extend(scan.pools.values().flat_map(|pool| &pool.found).map(|column| column.slot));
+    let goes_on = |a: &RootCopy, b: &RootCopy| {
+        let (older, newer) = if age(a) < age(b) { (a, b) } else { (b, a) };
+        goes_on_from(newer, older)
+    };
+    let both = root.as_ref().zip(scanned.copy.as_ref());
+    if scanned.is_apart || both.is_some_and(|(root, copy)| !goes_on(root, copy)) {
+        return Err(RecoverError::Apart { pool: uuid });
+    }
     // A copy that is newer than every root: the roots that followed it are lost.
     let copy = scanned.copy.clone().filter(|copy| root.as_ref().is_none_or(|root| age(root) < age(copy)));
     let (source, root) = match (copy, root) {

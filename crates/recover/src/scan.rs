@@ -7,9 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use warpfire_env::{AlignedBuf, Device, DeviceOp, OpKind, run_batch};
+use warpfire_env::{AlignedBuf, Device, DeviceOp, OpKind, PlantedBug, is_planted, run_batch};
 use warpfire_format::Uuid;
 use warpfire_format::log_frame::LogFrame;
+use warpfire_format::root::{DeviceEntry, DeviceUse};
 use warpfire_format::root_copy::RootCopy;
 use warpfire_format::segment::{FIRST_SEGMENT_ZONE, ROWS_MAX, SegmentKind};
 use warpfire_format::stripe::{StripeHeader, StripeIdentity};
@@ -54,17 +55,44 @@ pub(crate) struct ScannedSegments {
     pub found: Vec<FoundColumn>,
     /// The newest copy of a root. All that it names was durable before it was written.
     pub copy: Option<RootCopy>,
+    /// Whether a copy was found that the newest one does not go on from.
+    pub is_apart: bool,
     /// The devices of columns, as the commit log names them.
     pub columns: Columns,
 }
 
 impl ScannedSegments {
     fn note_copy(&mut self, copy: RootCopy) {
-        let age = |copy: &RootCopy| (copy.header.epoch, copy.header.sequence);
-        if self.copy.as_ref().is_none_or(|newest| age(newest) < age(&copy)) {
+        let Some(newest) = &mut self.copy else {
             self.copy = Some(copy);
+            return;
+        };
+        let mut older = copy;
+        if (newest.header.epoch, newest.header.sequence) < (older.header.epoch, older.header.sequence) {
+            std::mem::swap(newest, &mut older);
         }
+        self.is_apart |= !goes_on_from(newest, &older);
     }
+}
+
+/// Whether the session of the root `newer` went on from what the session of `older` had written: it wrote one
+/// of the same devices itself, or knew of a session that did. Otherwise two parts of the pool were each
+/// written without the other.
+pub(crate) fn goes_on_from(newer: &RootCopy, older: &RootCopy) -> bool {
+    if is_planted(PlantedBug::CopiesApartAccepted) {
+        return true;
+    }
+    let (at, is_narrow) = (older.header.point(), older.header.is_narrow);
+    let is_known = |(then, now): (&DeviceEntry, &DeviceEntry)| {
+        let is_same = now.seen.session == at.session;
+        // A narrow root behind the last one that is known was on devices that `newer` did not have.
+        let is_behind = is_narrow && at.sequence > now.seen.sequence;
+        let is_seen = if is_same { !is_behind } else { now.seen.epoch > at.epoch };
+        // Only devices that a session writes are active in its roots.
+        now.state != DeviceUse::Offline || now.uuid != then.uuid || is_seen
+    };
+    let written = older.table.iter().zip(&newer.table).filter(|(then, _)| then.state == DeviceUse::Active);
+    newer.header.session == at.session || { written }.any(is_known)
 }
 
 /// A scan of some devices.

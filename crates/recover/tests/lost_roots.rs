@@ -251,6 +251,61 @@ fn blank_devices_are_no_pool_and_a_second_copy_is_left_out() {
     rig.compare_found(&found);
 }
 
+/// Opens devices for writing although others are away, and writes.
+fn write_without_the_others(rig: &mut Rig, devices: Vec<Arc<dyn Device>>, count: usize, checkpoint: bool) {
+    let (pool, root) = Pool::open_degraded(devices, &DistinctNumbers).expect("the half opens");
+    let (log, _) = Log::open(pool, &root).expect("its log opens");
+    rig.write(&log, count);
+    if checkpoint {
+        log.checkpoint(b"half", LogPos(1)).expect("a checkpoint");
+    }
+}
+
+#[test]
+fn parts_that_were_written_apart_are_refused_together_and_open_alone() {
+    for (sessions, checkpoint) in [([1, 1], false), ([1, 1], true), ([3, 1], true), ([1, 4], false)] {
+        for lost in [&[0, 1][..], &[0], &[1]] {
+            let (mut left, log) = Rig::make(1, 1, 2, false);
+            left.write(&log, 10);
+            drop(log);
+            let mut right = Rig { world: left.world.fork(), slices: left.slices.clone() };
+            let (first, second) = (left.without(&[1]), right.without(&[0]));
+            for (rig, half, sessions) in
+                [(&mut left, first.clone(), sessions[0]), (&mut right, second.clone(), sessions[1])]
+            {
+                for _ in 0..sessions {
+                    write_without_the_others(rig, half.clone(), 4, checkpoint);
+                }
+            }
+            for device in lost {
+                [&left, &right][*device].lose_roots(*device);
+            }
+            let case = format!("{sessions:?}, checkpoints {checkpoint}, without the roots of {lost:?}");
+            let found = find_pool(&[&first[..], &second].concat(), None).map(|_| ());
+            assert!(matches!(found, Err(RecoverError::Apart { .. })), "{case}: {found:?}");
+            for (rig, half) in [(&left, &first), (&right, &second)] {
+                rig.compare_found(&newest(half));
+            }
+        }
+    }
+}
+
+/// A device that was away for some sessions is no part that was written apart.
+#[test]
+fn a_device_that_missed_sessions_is_found_with_the_others() {
+    for checkpoint in [false, true] {
+        let (mut rig, log) = Rig::make(1, 1, 2, false);
+        rig.write(&log, 10);
+        drop(log);
+        for _ in 0..3 {
+            let half = rig.without(&[0]);
+            write_without_the_others(&mut rig, half, 4, checkpoint);
+        }
+        (0..2).for_each(|device| rig.lose_roots(device));
+        rig.compare_found(&newest(&rig.world.devices()));
+    }
+}
+
 /// A removed device is no member: its index is of nobody else.
 #[test]
 fn members_are_those_of_the_table() {

@@ -206,7 +206,7 @@ impl Log {
     /// group may name columns on a device that an older copy does not know. Returns whether it wrote one.
     fn copy_changed_root(&self, state: &mut SyncState) -> Result<bool, PoolError> {
         let last_root = self.pool.last_root();
-        if last_root == state.copied_root {
+        if last_root == state.copied_root || is_planted(PlantedBug::ChangedRootNotCopied) {
             return Ok(false);
         }
         let Some(copy) = self.pool.root_copy(None) else { return Ok(false) };
