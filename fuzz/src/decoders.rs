@@ -8,8 +8,9 @@
 use warpfire_format::commit::{CommitRecord, CommitRecordBuilder};
 use warpfire_format::fs::{
     Attrs, Dentry, Extent, ExtentMap, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent,
-    InodeEdit, Key, PoolRecordId, VolumeId, VolumeRecord, WishesRecord, decode_counter, decode_region,
-    decode_xattr, dentry_key, encode_counter, encode_region, encode_xattr, inode_key, region_key, xattr_key,
+    InodeEdit, Key, PoolRecordId, SnapshotRecord, SnapshotRuleRecord, VolumeId, VolumeRecord, WishesRecord,
+    decode_counter, decode_region, decode_xattr, dentry_key, encode_counter, encode_region, encode_xattr,
+    inode_key, region_key, xattr_key,
 };
 use warpfire_format::log_frame::{LogFrame, RecordFragment};
 use warpfire_format::log_state::LogState;
@@ -213,6 +214,8 @@ fn small_values(data: &[u8]) {
     let _ = HealthRecord::decode(data);
     let _ = VolumeRecord::decode(data);
     let _ = WishesRecord::decode(data);
+    let _ = SnapshotRecord::decode(data);
+    let _ = SnapshotRuleRecord::decode(data);
     let _ = decode_counter(data);
     let _ = decode_xattr(data);
 }

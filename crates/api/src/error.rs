@@ -79,6 +79,8 @@ pub enum ErrorKind {
     /// This kind of file, or this filesystem, has no such operation; or another version of Warpfire made the
     /// pool, and this one cannot read it.
     Unsupported,
+    /// The snapshot has holds. Release them first.
+    Held,
     /// None of the above, such as renaming the root, or a commit with an unknown outcome.
     /// [`errno`](Error::errno) and the text say more.
     Other,
@@ -206,6 +208,7 @@ impl From<FsError> for Error {
             FsError::LeaseExpired => (ErrorKind::Expired, Some("yank the slice again")),
             FsError::Unsupported => (ErrorKind::Unsupported, None),
             FsError::Busy => (ErrorKind::Other, Some("the root, '.' and '..' keep their names")),
+            FsError::SnapshotHeld(_) => (ErrorKind::Held, Some("release its holds first")),
             FsError::Conflict { .. } => (ErrorKind::Conflict, Some("begin the transaction again")),
             FsError::Ended => (ErrorKind::WrongTransaction, Some("begin another transaction")),
             FsError::ReadOnlyTransaction => {

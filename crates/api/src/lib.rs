@@ -54,6 +54,8 @@ mod resize;
 mod scrub;
 mod slice;
 mod snapshot;
+mod snapshot_policy;
+mod snapshot_rules;
 mod stats;
 mod tree;
 mod trim;
@@ -83,6 +85,8 @@ pub use resize::ResizePlan;
 pub use scrub::ScrubReport;
 pub use slice::Slice;
 pub use snapshot::{Snapshot, SnapshotEngine, SnapshotInfo};
+pub use snapshot_policy::{SnapshotPeriod, SnapshotReason};
+pub use snapshot_rules::{AppliedRules, ExplainedSnapshot, SnapshotRule};
 pub use stats::{
     CacheMemory, DefragmentCounts, DeviceCounters, DeviceState, DeviceStats, Space, StateAge, Stats,
     TransactionCounts,

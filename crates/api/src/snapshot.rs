@@ -26,6 +26,10 @@ pub struct SnapshotInfo {
     pub file_bytes: u64,
     /// Its number in this pool. Later snapshots have higher ones.
     pub number: u64,
+    /// The rule that made it, if one did.
+    pub rule: Option<OsString>,
+    /// Why it must stay, in the order of their bytes.
+    pub holds: Vec<OsString>,
 }
 
 impl From<warpfire_fs::SnapshotInfo> for SnapshotInfo {
@@ -36,6 +40,8 @@ impl From<warpfire_fs::SnapshotInfo> for SnapshotInfo {
             inodes: info.inodes,
             file_bytes: info.file_bytes,
             number: info.seq.0,
+            rule: info.rule.map(OsString::from_vec),
+            holds: info.holds.into_iter().map(OsString::from_vec).collect(),
         }
     }
 }
@@ -119,9 +125,39 @@ impl Warpfire {
     /// ```
     ///
     /// # Errors
-    /// `NotFound`; `ReadOnly`.
+    /// `NotFound`; `Held`; `ReadOnly`.
     pub fn delete_snapshot(&self, name: impl AsRef<OsStr>) -> Result<SnapshotInfo> {
         Ok(self.fs().delete_snapshot(name.as_ref().as_bytes())?.into())
+    }
+
+    /// Adds a hold to a snapshot: until it is released, nobody can delete the snapshot. A hold has a name, so
+    /// that several programs can hold one snapshot. It is durable after the next sync.
+    ///
+    /// ```
+    /// use warpfire::{ErrorKind, Pool};
+    ///
+    /// let fs = Pool::options().in_memory()?;
+    /// fs.create_snapshot("monday")?;
+    /// fs.hold_snapshot("monday", "backup")?;
+    /// assert_eq!(fs.delete_snapshot("monday").unwrap_err().kind(), ErrorKind::Held);
+    /// fs.release_snapshot("monday", "backup")?;
+    /// fs.delete_snapshot("monday")?;
+    /// # Ok::<(), warpfire::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound`; `AlreadyExists` if the snapshot has this hold; `InvalidInput` for a name that no file can
+    /// have, or if the snapshot has 16 holds; `ReadOnly`.
+    pub fn hold_snapshot(&self, name: impl AsRef<OsStr>, hold: impl AsRef<OsStr>) -> Result<SnapshotInfo> {
+        Ok(self.fs().hold_snapshot(name.as_ref().as_bytes(), hold.as_ref().as_bytes())?.into())
+    }
+
+    /// Takes a hold away. This is durable after the next sync.
+    ///
+    /// # Errors
+    /// `NotFound` without such a snapshot or such a hold; `ReadOnly`.
+    pub fn release_snapshot(&self, name: impl AsRef<OsStr>, hold: impl AsRef<OsStr>) -> Result<SnapshotInfo> {
+        Ok(self.fs().release_snapshot(name.as_ref().as_bytes(), hold.as_ref().as_bytes())?.into())
     }
 
     /// Opens a snapshot for reading.

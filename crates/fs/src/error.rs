@@ -112,6 +112,9 @@ pub enum FsError {
     /// The file is in a snapshot, which does not change.
     #[error("a snapshot is read-only")]
     ReadOnlySnapshot,
+    /// The snapshot has holds, which keep it from being deleted.
+    #[error("the snapshot is held: {0}")]
+    SnapshotHeld(Arc<str>),
     /// The changes of the transaction exceed the memory that a transaction may take. This call has changed
     /// nothing; the changes before it can be committed.
     #[error("the transaction changes too many files")]
@@ -148,7 +151,7 @@ impl FsError {
             FsError::NoSuchOffset => Errno::NXIO,
             FsError::ForeignSlice => Errno::XDEV,
             FsError::LeaseExpired => Errno::STALE,
-            FsError::Busy => Errno::BUSY,
+            FsError::Busy | FsError::SnapshotHeld(_) => Errno::BUSY,
             FsError::ReadOnly(_)
             | FsError::OpenForReading
             | FsError::ReadOnlyTransaction

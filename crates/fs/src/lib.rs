@@ -27,6 +27,7 @@ mod schema;
 mod scratch;
 mod slice;
 mod snapshot;
+mod snapshot_rule;
 mod space;
 mod stamp;
 #[cfg(test)]

@@ -7,7 +7,9 @@
 //! 1. Both records of a snapshot are made and removed in one commit (`create_snapshot`, `delete_snapshot`).
 //!    The names of a volume are unique: a name is locked from the look-up until the commit.
 //! 2. A snapshot shows every call whole or not at all: it is made while no call runs.
-//! 3. `SnapshotSums` counts the snapshots of the store (`tests::snapshots`).
+//! 3. A snapshot with holds is not deleted: its name is locked from the look at them until the commit
+//!    (`tests::snapshot_holds`).
+//! 4. `SnapshotSums` counts the snapshots of the store (`tests::snapshots`).
 
 use std::sync::Arc;
 
@@ -15,9 +17,12 @@ use warpfire_env::sync::Mutex;
 use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex, Timestamp};
 use warpfire_format::fs::{
-    CounterId, Inode, Key, SnapshotName, SnapshotRecord, VolumeId, decode_counter, inode_key, snapshot_range,
+    CounterId, Inode, Key, SNAPSHOT_HOLDS_MAX, SnapshotName, SnapshotRecord, VolumeId, decode_counter,
+    inode_key, snapshot_range,
 };
-use warpfire_meta::{Batch, Direction, KeyRange, ScanPage, SnapshotStore, SnapshotView, Storage, Store};
+use warpfire_meta::{
+    Admit, Batch, Direction, KeyRange, ScanPage, SnapshotStore, SnapshotView, Storage, Store,
+};
 use warpfire_units::Seq;
 
 use crate::damage::{NO_ROOT_INODE, SNAPSHOT_RECORDS_DIFFER};
@@ -45,6 +50,10 @@ pub struct SnapshotInfo {
     pub inodes: u64,
     /// Bytes of its files without their holes. Shared bytes count once for each file.
     pub file_bytes: u64,
+    /// The rule that made it, if one did.
+    pub rule: Option<Vec<u8>>,
+    /// Why it must stay: at most [`SNAPSHOT_HOLDS_MAX`], in ascending order.
+    pub holds: Vec<Vec<u8>>,
     /// Its seq. Later snapshots have higher ones.
     pub seq: Seq,
 }
@@ -56,6 +65,8 @@ impl SnapshotInfo {
             made: timestamp(record.made),
             inodes: record.inodes,
             file_bytes: record.bytes,
+            rule: record.rule.map(<[u8]>::to_vec),
+            holds: record.holds.iter().map(|hold| hold.to_vec()).collect(),
             seq,
         }
     }
@@ -204,7 +215,16 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// `Exists`; `Invalid` and `NameTooLong` for a name that none can have; `NoSpace`, also for more than
     /// `SNAPSHOTS_MAX` snapshots; `ReadOnly`.
     pub fn create_snapshot(&self, name: &[u8]) -> Result<SnapshotInfo, FsError> {
+        self.create_snapshot_of_rule(name, None)
+    }
+
+    /// As `create_snapshot`, by a rule, which may delete it again.
+    ///
+    /// # Errors
+    /// As `create_snapshot`.
+    pub fn create_snapshot_of_rule(&self, name: &[u8], rule: Option<&[u8]>) -> Result<SnapshotInfo, FsError> {
         check_snapshot_name(name)?;
+        rule.map(check_name).transpose()?;
         let made = stamp(self.clock.now());
         // Alone: no call has made a part of its changes.
         let _exclusive = self.call_gate.enter_exclusive();
@@ -218,7 +238,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             return Err(FsError::NoSpace);
         }
         let [inodes, bytes, _] = self.deferred.sums().map(|sum| sum.max(0).cast_unsigned());
-        let record = SnapshotRecord { made, inodes, bytes, name };
+        let record = SnapshotRecord { made, inodes, bytes, rule, holds: Vec::new(), name };
         let seq = self.engine.commit_snapshot(&mut |seq, batch| {
             value.clear();
             record.encode(&mut value);
@@ -235,17 +255,78 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// free when compaction meets them. While somebody has the snapshot open, they stay.
     ///
     /// # Errors
-    /// `NotFound`; `ReadOnly`.
+    /// `NotFound`; `SnapshotHeld`; `ReadOnly`.
     pub fn delete_snapshot(&self, name: &[u8]) -> Result<SnapshotInfo, FsError> {
         let _guard = self.enter_unrecorded();
         let name_key = Key::SnapshotName(self.volume, name).encode();
         let _locked = self.engine.lock(&[&name_key]);
         let snapshot = self.snapshot(name)?;
+        if !snapshot.holds.is_empty() {
+            let holds = snapshot.holds.iter().map(|hold| String::from_utf8_lossy(hold));
+            return Err(FsError::SnapshotHeld(holds.collect::<Vec<_>>().join(", ").into()));
+        }
         let mut batch = Batch::new();
         batch.delete(&name_key);
         batch.delete(&Key::Snapshot(snapshot.seq, self.volume).encode());
         self.engine.drop_snapshot(snapshot.seq, &batch)?;
         self.snapshots.subtract(snapshot.file_bytes);
+        Ok(snapshot)
+    }
+
+    /// Adds a hold: until it is released, the snapshot cannot be deleted. Durable after the next sync.
+    ///
+    /// # Errors
+    /// `NotFound`; `Exists` if the snapshot has this hold; `Invalid`, also for more than
+    /// [`SNAPSHOT_HOLDS_MAX`] holds; `ReadOnly`.
+    pub fn hold_snapshot(&self, name: &[u8], hold: &[u8]) -> Result<SnapshotInfo, FsError> {
+        check_name(hold)?;
+        self.change_holds(name, |holds| match holds.binary_search_by(|held| held[..].cmp(hold)) {
+            Ok(_) => Err(FsError::Exists),
+            Err(_) if holds.len() >= SNAPSHOT_HOLDS_MAX => {
+                Err(FsError::Invalid("a snapshot has 16 holds at most"))
+            }
+            Err(at) => {
+                holds.insert(at, hold.to_vec());
+                Ok(())
+            }
+        })
+    }
+
+    /// Takes a hold away. Durable after the next sync.
+    ///
+    /// # Errors
+    /// `NotFound` without such a snapshot or such a hold; `ReadOnly`.
+    pub fn release_snapshot(&self, name: &[u8], hold: &[u8]) -> Result<SnapshotInfo, FsError> {
+        self.change_holds(name, |holds| {
+            let at = holds.iter().position(|held| held == hold).ok_or(FsError::NotFound)?;
+            holds.remove(at);
+            Ok(())
+        })
+    }
+
+    fn change_holds(
+        &self,
+        name: &[u8],
+        change: impl FnOnce(&mut Vec<Vec<u8>>) -> Result<(), FsError>,
+    ) -> Result<SnapshotInfo, FsError> {
+        let _guard = self.enter_unrecorded();
+        let name_key = Key::SnapshotName(self.volume, name).encode();
+        let _locked = self.engine.lock(&[&name_key]);
+        let mut snapshot = self.snapshot(name)?;
+        change(&mut snapshot.holds)?;
+        let record = SnapshotRecord {
+            made: stamp(snapshot.made),
+            inodes: snapshot.inodes,
+            bytes: snapshot.file_bytes,
+            rule: snapshot.rule.as_deref(),
+            holds: snapshot.holds.iter().map(Vec::as_slice).collect(),
+            name,
+        };
+        let mut value = Vec::new();
+        record.encode(&mut value);
+        let mut batch = Batch::new();
+        batch.put(&Key::Snapshot(snapshot.seq, self.volume).encode(), &value);
+        self.commit(&batch, Admit::Reserve)?;
         Ok(snapshot)
     }
 

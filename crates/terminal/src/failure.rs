@@ -287,6 +287,7 @@ fn kind_word(kind: ErrorKind) -> &'static str {
         ErrorKind::TransactionTooLarge => "transaction_too_large",
         ErrorKind::NoMemory => "no_memory",
         ErrorKind::Unsupported => "unsupported",
+        ErrorKind::Held => "held",
         _ => "failed",
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use warpfire_env::Device;
 use warpfire_format::fs::{
     Dentry, Extent, ExtentSource, FilesystemRecord, HealthRecord, Inode, InodeContent, InodeEdit, InodeTime,
-    Key, PoolRecordId, SnapshotName, SnapshotRecord, VolumeRecord, WishesRecord, decode_counter,
-    decode_region,
+    Key, PoolRecordId, SnapshotName, SnapshotRecord, SnapshotRuleRecord, VolumeRecord, WishesRecord,
+    decode_counter, decode_region,
 };
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_format::table::{Partition, VersionKind};
@@ -223,6 +223,16 @@ fn describe(key: &[u8], value: &[u8], is_operand: bool) -> DumpValue {
                     ("made_seconds", snapshot.made.seconds.into()),
                     ("inodes", snapshot.inodes.into()),
                     ("bytes", snapshot.bytes.into()),
+                    ("rule", snapshot.rule.unwrap_or_default().escape_ascii().to_string().into()),
+                    ("holds", (snapshot.holds.len() as u64).into()),
+                ])
+            }
+            Key::SnapshotRule(..) => {
+                let rule = SnapshotRuleRecord::decode(value)?;
+                DumpValue::Fields(vec![
+                    ("every_seconds", rule.every_seconds.into()),
+                    ("expire_seconds", rule.expire_seconds.into()),
+                    ("free_permille", u64::from(rule.free_permille).into()),
                 ])
             }
             Key::SnapshotName(..) => {

@@ -1,8 +1,8 @@
 //! One pass over the map: hands each key to the check of its volume.
 
 use warpfire_format::fs::{
-    FilesystemRecord, HealthRecord, Key, PoolRecordId, SnapshotName, SnapshotRecord, VolumeId, VolumeRecord,
-    WishesRecord, decode_counter,
+    FilesystemRecord, HealthRecord, Key, PoolRecordId, SnapshotName, SnapshotRecord, SnapshotRuleRecord,
+    VolumeId, VolumeRecord, WishesRecord, decode_counter,
 };
 use warpfire_format::key_hash;
 use warpfire_units::Seq;
@@ -125,6 +125,7 @@ impl<'a> NamesPass<'a> {
             Key::Pool(PoolRecordId::Wishes) => return self.take_wishes_record(value),
             Key::Snapshot(seq, of) => return self.take_snapshot(seq, of, value),
             Key::SnapshotName(of, name) => return self.take_snapshot_name(of, name, value),
+            Key::SnapshotRule(_, name) => return self.take_snapshot_rule(name, value),
             Key::Pool(PoolRecordId::Volume(v))
             | Key::Counter(v, _)
             | Key::Inode(v, _)
@@ -153,7 +154,9 @@ impl<'a> NamesPass<'a> {
             Key::Dentry(_, dir, name) => volume.take_name(dir, name, value, context),
             Key::Xattr(_, ino, name) => volume.take_attribute(ino, name, value, context),
             Key::Region(_, ino, index) => volume.take_region(ino, index, value, context),
-            Key::Snapshot(..) | Key::SnapshotName(..) => unreachable!("they are taken above"),
+            Key::Snapshot(..) | Key::SnapshotName(..) | Key::SnapshotRule(..) => {
+                unreachable!("they are taken above")
+            }
         }
     }
 
@@ -173,6 +176,13 @@ impl<'a> NamesPass<'a> {
                 let place = format_args!("snapshot {}", name.escape_ascii());
                 self.context.findings.error(FindingCode::PoolRecords, place, e);
             }
+        }
+    }
+
+    fn take_snapshot_rule(&mut self, name: &[u8], value: &[u8]) {
+        if let Err(e) = SnapshotRuleRecord::decode(value) {
+            let place = format_args!("rule {}", name.escape_ascii());
+            self.context.findings.error(FindingCode::PoolRecords, place, e);
         }
     }
 

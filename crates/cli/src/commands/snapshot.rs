@@ -3,6 +3,7 @@
 //! The server of a mounted pool does the work. A pool that is not mounted is opened for it.
 
 mod diff;
+mod rule;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -19,6 +20,7 @@ use warpfire_terminal::{
 };
 
 pub use diff::{DiffOrder, diff_in, encoded};
+pub use rule::{RuleAnswer, RuleOrder, rule_in};
 
 use super::mount::control::wire::{Answer, Request};
 use super::mount::control::{ServerConnection, foreign_answer};
@@ -38,6 +40,9 @@ Examples:
                                           the newest one at that moment
   warpfire snapshot diff pool monday      the changes since then
   warpfire snapshot diff pool monday tuesday --below /photos
+  warpfire snapshot hold pool monday backup
+                                          nobody deletes it until 'release'
+  warpfire snapshot rule add pool hourly --every 1h --keep 24h,30d
   warpfire snapshot delete pool monday tuesday
   warpfire snapshot delete --dry-run pool ..friday
                                           all up to friday: only show them";
@@ -60,6 +65,14 @@ enum SnapshotCommand {
     Delete(DeleteArgs),
     /// Show the changes since a snapshot, or between two.
     Diff(diff::Args),
+    /// Keep a snapshot from being deleted.
+    Hold(HoldArgs),
+    /// Take a hold away.
+    Release(HoldArgs),
+    /// Make and delete snapshots by rules.
+    Rule(rule::Args),
+    /// Apply the rules of a pool now. The server of a mounted pool does so once a minute.
+    Tick(rule::TickArgs),
 }
 
 #[derive(clap::Args, Debug)]
@@ -101,6 +114,23 @@ struct DeleteArgs {
     dry_run: bool,
 }
 
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+struct HoldArgs {
+    /// Devices or image files separated by commas, a directory of *.img files, or a directory of the mounted
+    /// pool.
+    #[arg(value_name = "POOL")]
+    pool: OsString,
+
+    /// The snapshot.
+    #[arg(value_name = "NAME")]
+    name: OsString,
+
+    /// The hold: any name, so that several programs can hold one snapshot.
+    #[arg(value_name = "HOLD")]
+    hold: OsString,
+}
+
 /// A snapshot between a client and a server: its name is bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct WireSnapshot {
@@ -109,6 +139,8 @@ pub struct WireSnapshot {
     inodes: u64,
     file_bytes: u64,
     number: u64,
+    rule: Option<Vec<u8>>,
+    holds: Vec<Vec<u8>>,
 }
 
 /// A snapshot, as JSON.
@@ -127,6 +159,11 @@ pub struct SnapshotOutput {
     inodes: u64,
     /// Bytes of its files without their holes.
     file_bytes: u64,
+    /// The rule that made it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<String>,
+    /// Its holds.
+    holds: Vec<String>,
 }
 
 impl From<SnapshotInfo> for WireSnapshot {
@@ -137,6 +174,8 @@ impl From<SnapshotInfo> for WireSnapshot {
             inodes: info.inodes,
             file_bytes: info.file_bytes,
             number: info.number,
+            rule: info.rule.map(OsString::into_vec),
+            holds: info.holds.into_iter().map(OsString::into_vec).collect(),
         }
     }
 }
@@ -158,8 +197,19 @@ impl WireSnapshot {
             made: Rfc3339(self.made()),
             inodes: self.inodes,
             file_bytes: self.file_bytes,
+            rule: self.rule.as_deref().map(text),
+            holds: self.holds.iter().map(|hold| text(hold)).collect(),
         }
     }
+}
+
+fn shown_bytes(name: &[u8]) -> String {
+    shown(Path::new(OsStr::from_bytes(name)))
+}
+
+/// A name as JSON text.
+fn text(name: &[u8]) -> String {
+    path_text(Path::new(OsStr::from_bytes(name)))
 }
 
 /// Snapshots in one answer to a list.
@@ -184,6 +234,33 @@ pub fn delete_in(pool: &Warpfire, name: &[u8]) -> Result<WireSnapshot, Failure> 
     deleted.map(WireSnapshot::from).map_err(|error| of_snapshot(name, &error))
 }
 
+/// Adds a hold to a snapshot of an open pool, or releases one, and makes that durable.
+///
+/// # Errors
+/// There is no such snapshot, the hold is there or is not; the pool is full or takes no changes.
+pub fn hold_in(pool: &Warpfire, name: &[u8], hold: &[u8], releases: bool) -> Result<WireSnapshot, Failure> {
+    let (snapshot, tag) = (OsStr::from_bytes(name), OsStr::from_bytes(hold));
+    let done =
+        if releases { pool.release_snapshot(snapshot, tag) } else { pool.hold_snapshot(snapshot, tag) };
+    let changed = done.map_err(|error| {
+        let (of, shown) = (quoted(snapshot), quoted(tag));
+        let is_there = pool.open_snapshot(snapshot).is_ok();
+        match error.kind() {
+            ErrorKind::NotFound if is_there => {
+                Failure::new(format_args!("snapshot {of} has no hold {shown}"))
+                    .hint("'warpfire snapshot list' shows the holds")
+            }
+            ErrorKind::AlreadyExists => {
+                Failure::new(format_args!("snapshot {of} has the hold {shown} already"))
+            }
+            ErrorKind::InvalidInput => Failure::pool(&error),
+            _ => of_snapshot(name, &error),
+        }
+    })?;
+    pool.sync().map_err(|error| Failure::pool(&error))?;
+    Ok(changed.into())
+}
+
 /// The next snapshots of an open pool.
 ///
 /// # Errors
@@ -200,6 +277,8 @@ fn of_snapshot(name: &[u8], error: &warpfire::Error) -> Failure {
         ErrorKind::NotFound => no_snapshot(name),
         ErrorKind::AlreadyExists => Failure::new(format_args!("the pool has a snapshot {shown} already"))
             .hint("choose another name, or delete that snapshot first"),
+        ErrorKind::Held => Failure::new(format_args!("snapshot {shown} is not deleted: {error}"))
+            .hint("'warpfire snapshot release' takes a hold away"),
         ErrorKind::InvalidInput => Failure::usage(format_args!("{shown} is no name for a snapshot")).hint(
             "a name has 1 to 255 bytes, none of them '/', does not begin with '@', and is neither '.' nor '..'",
         ),
@@ -219,6 +298,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         SnapshotCommand::List(args) => list(args),
         SnapshotCommand::Delete(args) => delete(args),
         SnapshotCommand::Diff(args) => diff::run(args),
+        SnapshotCommand::Hold(args) => hold(args, false),
+        SnapshotCommand::Release(args) => hold(args, true),
+        SnapshotCommand::Rule(args) => rule::run(args),
+        SnapshotCommand::Tick(args) => rule::tick(args),
     }
 }
 
@@ -246,6 +329,10 @@ fn create(args: &CreateArgs) -> Result<(), Failure> {
         }
         None => with_pool(&pool, |pool| create_in(pool, &name))?,
     };
+    report_made(&made)
+}
+
+fn report_made(made: &WireSnapshot) -> Result<(), Failure> {
     if is_json() {
         return print_json(&made.document());
     }
@@ -255,6 +342,26 @@ fn create(args: &CreateArgs) -> Result<(), Failure> {
         counted(made.inodes, "inode", "inodes"),
         Size(made.file_bytes)
     ))
+}
+
+fn hold(args: &HoldArgs, releases: bool) -> Result<(), Failure> {
+    let (name, hold) = (args.name.as_bytes().to_vec(), args.hold.as_bytes().to_vec());
+    let pool = PoolName::new(&args.pool);
+    let changed = match ServerConnection::of_pool(&pool)? {
+        Some(server) => match server.ask(Request::HoldSnapshot { name, hold, releases }, |_| ())? {
+            Answer::SnapshotHeld(changed) => changed,
+            _ => return Err(foreign_answer()),
+        },
+        None => with_pool(&pool, |pool| hold_in(pool, &name, &hold, releases))?,
+    };
+    if is_json() {
+        return print_json(&changed.document());
+    }
+    let (of, shown) = (quoted(&args.name), quoted(&args.hold));
+    print(match releases {
+        true => format!("snapshot {of} has the hold {shown} no more\n"),
+        false => format!("snapshot {of} is held by {shown}\n"),
+    })
 }
 
 /// Has the kernel write back the pages of mapped files, which the server does not have yet.
@@ -301,13 +408,18 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     if found.is_empty() {
         return print("the pool has no snapshots\n");
     }
-    let mut columns = Columns::new(&["name", "made", "inodes", "bytes of files"]);
+    let mut columns = Columns::new(&["name", "made", "inodes", "bytes of files", "rule", "holds"]);
     for snapshot in &found {
         columns.row([
             shown(snapshot.name()),
             moment(snapshot.made()),
             grouped(snapshot.inodes),
             Size(snapshot.file_bytes).to_string(),
+            snapshot.rule.as_deref().map_or_else(|| "–".to_owned(), shown_bytes),
+            match &snapshot.holds[..] {
+                [] => "–".to_owned(),
+                holds => holds.iter().map(|hold| shown_bytes(hold)).collect::<Vec<_>>().join(", "),
+            },
         ]);
     }
     print(columns.to_string())
@@ -386,6 +498,8 @@ mod tests {
                 inodes: 1,
                 file_bytes: 0,
                 number,
+                rule: None,
+                holds: Vec::new(),
             })
             .collect();
         let of = |words: &[&str]| {

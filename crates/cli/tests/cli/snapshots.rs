@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
+use warpfire_env::{Clock, SystemClock};
+
 use crate::copy_tar::has_tar;
 use crate::fixture::{Fixture, bytes, documents, tree};
 use crate::mounted::{MountedFixture, can_mount};
@@ -264,4 +266,103 @@ fn changes_between_snapshots_are_listed_alike_mounted_and_not() {
         mounted.0.run(["umount", "mnt"]).succeeded();
         mounted.0.run(["fsck", "pool"]).succeeded();
     }
+}
+
+#[test]
+fn a_held_snapshot_is_not_deleted() {
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    fixture.run(["snapshot", "create", "pool", "monday"]).succeeded();
+    fixture.run(["snapshot", "hold", "pool", "monday", "backup"]).succeeded();
+    fixture.run(["snapshot", "hold", "pool", "monday", "audit"]).succeeded();
+    fixture.run(["snapshot", "hold", "pool", "monday", "audit"]).failed(1);
+    let listed = documents(&fixture.run(["snapshot", "list", "--json", "pool"]).succeeded());
+    assert_eq!(listed[0]["holds"].as_array().map(Vec::len), Some(2), "{listed:?}");
+    let said = fixture.run(["snapshot", "delete", "pool", "monday"]).failed(1);
+    assert!(said.contains("audit, backup") && said.contains("snapshot release"), "{said}");
+    let said = fixture.run(["snapshot", "release", "pool", "monday", "backups"]).failed(1);
+    assert!(said.contains("no hold backups"), "{said}");
+    fixture.run(["snapshot", "release", "pool", "monday", "backup"]).succeeded();
+    fixture.run(["fsck", "pool"]).succeeded();
+    fixture.run(["snapshot", "delete", "pool", "monday"]).failed(1);
+    fixture.run(["snapshot", "release", "pool", "monday", "audit"]).succeeded();
+    fixture.run(["snapshot", "delete", "pool", "monday"]).succeeded();
+    let said = fixture.run(["snapshot", "hold", "pool", "monday", "audit"]).failed(1);
+    assert!(said.contains("has no snapshot monday"), "{said}");
+}
+
+/// Waits until a rule of one second is due again.
+fn next_second() {
+    let began = SystemClock.monotonic_nanos();
+    while SystemClock.monotonic_nanos() - began < 1_100_000_000 {
+        std::thread::park_timeout(std::time::Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn rules_make_and_delete_snapshots() {
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    assert_eq!(fixture.run(["snapshot", "tick", "pool"]).succeeded(), "");
+    let add = ["snapshot", "rule", "add", "pool", "often", "--every", "1s", "--expire", "1s", "--if-changed"];
+    let said = fixture.run(add).succeeded();
+    assert_eq!(said, "rule often: a snapshot every 1s, kept: all\n");
+    fixture.run(["snapshot", "create", "pool", "by-hand"]).succeeded();
+    let tick = || fixture.run(["snapshot", "tick", "pool"]).succeeded();
+    assert!(tick().starts_with("snapshot often-20"));
+    let first = names(&fixture, "pool").pop().expect("made");
+    assert!(first.starts_with("often-20") && first.ends_with('Z'), "{first}");
+    next_second();
+    assert_eq!(tick(), "", "nothing has changed");
+    fixture.run(["mkdir", "pool:/new"]).succeeded();
+    let said = tick();
+    assert!(said.contains("is made") && said.contains(&format!("{first} is deleted")), "{said}");
+    assert_eq!(names(&fixture, "pool").len(), 2);
+    let explained = documents(&fixture.run(["snapshot", "rule", "explain", "--json", "pool"]).succeeded());
+    assert_eq!(explained.len(), 1, "{explained:?}");
+    assert_eq!(explained[0]["rule"], "often");
+    fixture.run(["fsck", "pool"]).succeeded();
+
+    let keep = ["snapshot", "rule", "add", "pool", "hourly", "--every", "1h", "--keep", "24h,30d"];
+    fixture.run(keep).succeeded();
+    let rules = documents(&fixture.run(["snapshot", "rule", "list", "--json", "pool"]).succeeded());
+    let shown: Vec<_> = rules.iter().map(|rule| (rule["name"].as_str(), rule["keep"].as_str())).collect();
+    assert_eq!(shown, [(Some("hourly"), Some("24h,30d")), (Some("often"), Some("all"))]);
+    fixture.run(["snapshot", "rule", "remove", "pool", "often", "hourly"]).succeeded();
+    fixture.run(["snapshot", "rule", "remove", "pool", "often"]).failed(1);
+    next_second();
+    assert_eq!(tick(), "", "the snapshots of a removed rule stay");
+    assert_eq!(names(&fixture, "pool").len(), 2);
+    let simulated =
+        fixture.run(["snapshot", "rule", "simulate", "--every", "1h", "--keep", "24h,30d", "400d"]);
+    let lines = simulated.succeeded().lines().count();
+    assert!((53..=54).contains(&lines), "{lines}");
+    fixture.run(["snapshot", "rule", "add", "pool", "@x", "--every", "1h"]).failed(2);
+}
+
+#[test]
+fn the_server_of_a_mounted_pool_holds_snapshots_and_applies_rules() {
+    if !can_mount() {
+        return;
+    }
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    let add = ["snapshot", "rule", "add", "pool", "minutes", "--every", "1m", "--keep", "8q"];
+    fixture.run(add).succeeded();
+    fs::create_dir(fixture.path("mnt")).expect("a new directory");
+    fixture.run(["mount", "pool", "mnt"]).succeeded();
+    let mounted = MountedFixture(fixture);
+    let fixture = &mounted.0;
+    // The server looks at the rules when it begins.
+    let made = names(fixture, "mnt");
+    assert!(made.len() == 1 && made[0].starts_with("minutes-20"), "{made:?}");
+    fixture.run(["snapshot", "hold", "mnt", &made[0], "backup"]).succeeded();
+    fixture.run(["snapshot", "delete", "mnt", &made[0]]).failed(1);
+    let explained = fixture.run(["snapshot", "rule", "explain", "mnt"]).succeeded();
+    assert!(explained.contains("held"), "{explained}");
+    fixture.run(["snapshot", "tick", "mnt"]).succeeded();
+    fixture.run(["snapshot", "release", "mnt", &made[0], "backup"]).succeeded();
+    fixture.run(["snapshot", "rule", "remove", "mnt", "minutes"]).succeeded();
+    assert_eq!(
+        fixture.run(["snapshot", "rule", "list", "mnt"]).succeeded(),
+        "the pool has no rules for snapshots\n"
+    );
+    fixture.run(["snapshot", "delete", "mnt", &made[0]]).succeeded();
 }

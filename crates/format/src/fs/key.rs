@@ -57,6 +57,8 @@ pub enum KeyKind {
     Snapshot = 8,
     /// The name of a snapshot.
     SnapshotName = 9,
+    /// A rule by which snapshots of a volume are made and deleted.
+    SnapshotRule = 10,
 }
 
 /// Which pool record.
@@ -105,6 +107,8 @@ pub enum Key<'a> {
     Snapshot(Seq, VolumeId),
     /// The name of a snapshot of a volume.
     SnapshotName(VolumeId, &'a [u8]),
+    /// A rule for snapshots of a volume, by its name.
+    SnapshotRule(VolumeId, &'a [u8]),
 }
 
 /// An encoded key. Keys of names up to 51 bytes need no allocation.
@@ -174,6 +178,12 @@ pub fn snapshot_range() -> (KeyBuf, KeyBuf) {
     (with_rest(VolumeId::POOL, KeyKind::Snapshot, 0, &[]), past(VolumeId::POOL, KeyKind::Snapshot, u64::MAX))
 }
 
+/// The range of keys of all rules for snapshots of a volume, by name: first key, first key past them.
+#[must_use]
+pub fn snapshot_rule_range(volume: VolumeId) -> (KeyBuf, KeyBuf) {
+    (with_rest(volume, KeyKind::SnapshotRule, 1, &[]), past(volume, KeyKind::SnapshotRule, 1))
+}
+
 /// A key above every key of this kind and inode: one inode on, or, after the last inode, one byte more.
 fn past(volume: VolumeId, kind: KeyKind, ino: u64) -> KeyBuf {
     match ino.checked_add(1) {
@@ -199,6 +209,7 @@ impl<'a> Key<'a> {
             Key::Region(v, ino, index) => region_key(v, ino, index),
             Key::Snapshot(seq, v) => with_rest(VolumeId::POOL, KeyKind::Snapshot, seq.0, &v.0.to_be_bytes()),
             Key::SnapshotName(v, name) => with_rest(v, KeyKind::SnapshotName, 1, name),
+            Key::SnapshotRule(v, name) => with_rest(v, KeyKind::SnapshotRule, 1, name),
         }
     }
 
@@ -259,6 +270,9 @@ impl<'a> Key<'a> {
             }
             k if k == KeyKind::SnapshotName as u8 && id == 1 => {
                 return dentry_name(rest).map(|name| Key::SnapshotName(volume, name));
+            }
+            k if k == KeyKind::SnapshotRule as u8 && id == 1 => {
+                return dentry_name(rest).map(|name| Key::SnapshotRule(volume, name));
             }
             _ => return Err(BAD_KEY),
         };

@@ -15,6 +15,7 @@ mod inode;
 mod key;
 mod pool_records;
 mod snapshot;
+mod snapshot_rule;
 mod visit;
 mod wishes;
 mod xattr;
@@ -31,10 +32,12 @@ pub use health::{DAMAGED_FILES_MAX, DeviceErrors, HealthRecord, LastScrub};
 pub use inode::{Attrs, Dentry, FileKind, Inode, InodeContent, InodeTime, flag};
 pub use key::{
     CounterId, Key, KeyBuf, KeyKind, NAME_BYTES_MAX, PoolRecordId, VolumeId, XATTR_NAME_BYTES_MAX,
-    dentry_key, dentry_range, inode_key, region_key, region_range, snapshot_range, xattr_key, xattr_range,
+    dentry_key, dentry_range, inode_key, region_key, region_range, snapshot_range, snapshot_rule_range,
+    xattr_key, xattr_range,
 };
 pub use pool_records::{FORMAT_VERSION, FilesystemRecord, VolumeRecord};
-pub use snapshot::{SnapshotName, SnapshotRecord};
+pub use snapshot::{SNAPSHOT_HOLDS_MAX, SnapshotName, SnapshotRecord};
+pub use snapshot_rule::{RULE_PERIODS, SnapshotRuleRecord};
 pub use visit::{INLINE_FOREVER_BYTES_MAX, MovedSlices, PackBytes, extents, pointers, relocate};
 pub use wishes::{DAY_MINUTES, ScrubRound, ScrubSchedule, WishesRecord};
 pub use xattr::{XATTR_BYTES_MAX, decode_xattr, encode_xattr};

@@ -37,9 +37,12 @@ pub fn extents<'a>(
             Dentry::Embedded(inode) => of_inode(inode),
             Dentry::Reference(..) => None,
         }),
-        Key::Pool(_) | Key::Counter(..) | Key::Xattr(..) | Key::Snapshot(..) | Key::SnapshotName(..) => {
-            Ok(None)
-        }
+        Key::Pool(_)
+        | Key::Counter(..)
+        | Key::Xattr(..)
+        | Key::Snapshot(..)
+        | Key::SnapshotName(..)
+        | Key::SnapshotRule(..) => Ok(None),
     }
 }
 

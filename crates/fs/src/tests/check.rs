@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use warpfire_format::fs::{
     CounterId, Dentry, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent, Key, PoolRecordId,
-    SnapshotName, SnapshotRecord, VolumeRecord, WishesRecord, decode_counter, decode_region, decode_xattr,
-    flag,
+    SnapshotName, SnapshotRecord, SnapshotRuleRecord, VolumeRecord, WishesRecord, decode_counter,
+    decode_region, decode_xattr, flag,
 };
 use warpfire_meta::{Direction, KeyRange, ScanPage, Storage};
 use warpfire_units::Seq;
@@ -74,6 +74,7 @@ impl CheckedTree {
             Key::SnapshotName(_, name) => {
                 assert_eq!(self.snapshots.remove(name), Some(SnapshotName::decode(value).unwrap().seq));
             }
+            Key::SnapshotRule(..) => _ = SnapshotRuleRecord::decode(value).unwrap(),
             Key::Counter(_, id) => _ = self.counters.insert(id as u64, decode_counter(value).unwrap()),
             Key::Inode(_, ino) => {
                 let inode = Inode::decode(value).unwrap();

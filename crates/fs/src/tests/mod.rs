@@ -19,6 +19,7 @@ mod reserved;
 mod serial;
 mod slice_model;
 mod slices;
+mod snapshot_holds;
 mod snapshots;
 mod threads;
 mod times;

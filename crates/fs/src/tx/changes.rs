@@ -123,7 +123,11 @@ impl ChangesByOthers {
                 }
             }
             // No call answers by these. A read set beyond its limit covers them too.
-            Key::Pool(_) | Key::Counter(..) | Key::Snapshot(..) | Key::SnapshotName(..) => return Ok(true),
+            Key::Pool(_)
+            | Key::Counter(..)
+            | Key::Snapshot(..)
+            | Key::SnapshotName(..)
+            | Key::SnapshotRule(..) => return Ok(true),
         }
         Ok(false)
     }

@@ -48,7 +48,11 @@ impl<E: Storage> PendingCommit<E> {
                 Key::Inode(_, ino) | Key::Orphan(_, ino) | Key::Xattr(_, ino, _) | Key::Region(_, ino, _) => {
                     files.insert(ino);
                 }
-                Key::Pool(_) | Key::Counter(..) | Key::Snapshot(..) | Key::SnapshotName(..) => {}
+                Key::Pool(_)
+                | Key::Counter(..)
+                | Key::Snapshot(..)
+                | Key::SnapshotName(..)
+                | Key::SnapshotRule(..) => {}
             }
         }
         // The key of a name does not have the inode number of the record in it. The node of that file has.

@@ -317,9 +317,14 @@ impl<E: Storage> PendingCommit<E> {
             Ok(Key::Inode(_, ino) | Key::Orphan(_, ino) | Key::Xattr(_, ino, _) | Key::Region(_, ino, _)) => {
                 (ino, &b""[..])
             }
-            Ok(Key::Pool(_) | Key::Counter(..) | Key::Snapshot(..) | Key::SnapshotName(..)) | Err(_) => {
-                (ROOT_INO, &b""[..])
-            }
+            Ok(
+                Key::Pool(_)
+                | Key::Counter(..)
+                | Key::Snapshot(..)
+                | Key::SnapshotName(..)
+                | Key::SnapshotRule(..),
+            )
+            | Err(_) => (ROOT_INO, &b""[..]),
         };
         self.tx.path_inside(ino, name)
     }

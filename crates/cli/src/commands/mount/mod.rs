@@ -41,6 +41,7 @@ pub mod mounted_pool;
 mod remount;
 mod scheduled_scrub;
 mod service;
+mod snapshot_rules;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -381,10 +382,13 @@ fn serve(args: &Args, words: &MountWords, json: bool) -> Result<(), Failure> {
     let no_thread = |error| Failure::new(format_args!("cannot scrub the pool: {error}"));
     let scrub = (!words.read_only).then(|| ScheduledScrub::start(pool.clone()));
     let scrub = scrub.transpose().map_err(no_thread)?;
+    let no_thread = |error| Failure::new(format_args!("cannot apply the rules for snapshots: {error}"));
+    let rules = (!words.read_only).then(|| snapshot_rules::start(pool.clone()));
+    let rules = rules.transpose().map_err(no_thread)?;
     let aborted = session.aborted_transactions();
     let ended = session.wait_with(|| {
         service::notify("STOPPING=1\nSTATUS=writing the last changes");
-        drop((trim, scrub));
+        drop((trim, scrub, rules));
         if let Some(socket) = &socket {
             socket.stop();
         }

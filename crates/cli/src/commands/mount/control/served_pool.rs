@@ -19,7 +19,9 @@ use crate::commands::device::{
 };
 use crate::commands::fsck::{CheckAnswer, CheckOrder};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress, pause_nanos};
-use crate::commands::snapshot::{DiffOrder, create_in, delete_in, diff_in, encoded, list_in};
+use crate::commands::snapshot::{
+    DiffOrder, RuleOrder, create_in, delete_in, diff_in, encoded, hold_in, list_in, rule_in,
+};
 use crate::commands::status::{ErrorReport, StatusReport};
 use crate::commands::trim::TrimOutput;
 use crate::commands::upkeep::{WishOrder, wish_in};
@@ -116,6 +118,26 @@ impl ServedPool {
     pub fn delete_snapshot(&self, name: &[u8]) -> Result<Answer, Failure> {
         self.check_writable()?;
         Ok(Answer::SnapshotDeleted(delete_in(&self.pool, name)?))
+    }
+
+    /// Adds a hold to a snapshot, or releases one.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); there is no such snapshot or hold.
+    pub fn hold_snapshot(&self, name: &[u8], hold: &[u8], releases: bool) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        Ok(Answer::SnapshotHeld(hold_in(&self.pool, name, hold, releases)?))
+    }
+
+    /// Works on the rules for snapshots.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); the rule is impossible, or there is none of that name.
+    pub fn snapshot_rule(&self, order: &RuleOrder) -> Result<Answer, Failure> {
+        if !matches!(order, RuleOrder::List | RuleOrder::Explain) {
+            self.check_writable()?;
+        }
+        Ok(Answer::SnapshotRules(rule_in(&self.pool, order)?))
     }
 
     /// Lists the next snapshots.

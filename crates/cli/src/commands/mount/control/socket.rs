@@ -237,6 +237,12 @@ impl ControlSocket {
             Ok(Request::DeleteSnapshot { name }) => {
                 self.work(stream, number, &mut unsent, |_| pool.delete_snapshot(&name))
             }
+            Ok(Request::HoldSnapshot { name, hold, releases }) => {
+                self.work(stream, number, &mut unsent, |_| pool.hold_snapshot(&name, &hold, releases))
+            }
+            Ok(Request::SnapshotRule(order)) => {
+                self.work(stream, number, &mut unsent, |_| pool.snapshot_rule(&order))
+            }
             Ok(Request::ListSnapshots { after }) => {
                 self.work(stream, number, &mut unsent, |_| pool.list_snapshots(after))
             }

@@ -18,7 +18,7 @@ use warpfire_terminal::{Failure, RelayedFailure};
 use crate::commands::device::{AddOrder, OnlineOrder, ReplaceOrder, ResizeOrder, ResizedDevice};
 use crate::commands::fsck::{CheckAnswer, CheckOrder};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress};
-use crate::commands::snapshot::{DiffOrder, WireSnapshot};
+use crate::commands::snapshot::{DiffOrder, RuleAnswer, RuleOrder, WireSnapshot};
 use crate::commands::status::StatusReport;
 use crate::commands::trim::TrimOutput;
 use crate::commands::upkeep::WishOrder;
@@ -59,6 +59,17 @@ pub enum Request {
         /// Its name.
         name: Vec<u8>,
     },
+    /// Add a hold to a snapshot, or release one.
+    HoldSnapshot {
+        /// The snapshot.
+        name: Vec<u8>,
+        /// The hold.
+        hold: Vec<u8>,
+        /// Whether it is released.
+        releases: bool,
+    },
+    /// Work on the rules for snapshots.
+    SnapshotRule(RuleOrder),
     /// List the next snapshots.
     ListSnapshots {
         /// The number of the last one that is known; 0 for the first page.
@@ -138,6 +149,10 @@ pub enum Answer {
     SnapshotCreated(WireSnapshot),
     /// The snapshot is deleted.
     SnapshotDeleted(WireSnapshot),
+    /// The snapshot with its holds as they are now, durable.
+    SnapshotHeld(WireSnapshot),
+    /// The result of work on the rules for snapshots.
+    SnapshotRules(RuleAnswer),
     /// The next snapshots; none after the last one.
     SnapshotsListed(Vec<WireSnapshot>),
     /// Some of the changes between snapshots, each as bytes.
