@@ -126,7 +126,8 @@ impl PoolOptions {
     }
 
     /// Bytes of a zone, the unit in which the pool frees space: a power of two. By default 1/256 of the
-    /// smallest device, but from 1 to 256 MiB. For a new pool only.
+    /// smallest device, but from 1 to 256 MiB, or up to 1 GiB on devices of more than 16 TiB. For a new pool
+    /// only.
     #[must_use]
     pub fn zone_bytes(mut self, bytes: u64) -> Self {
         self.zone_bytes = Some(bytes);

@@ -26,6 +26,7 @@ mod pool_label;
 pub mod root;
 pub mod root_copy;
 pub mod segment;
+mod segment_columns;
 pub mod state_frame;
 pub mod stripe;
 pub mod table;

@@ -353,7 +353,7 @@ mod tests {
             stream,
             data: 1,
             parity: 1,
-            columns: vec![(DeviceIndex(0), ZoneIndex(2)), (DeviceIndex(1), ZoneIndex(3))],
+            columns: vec![(DeviceIndex(0), ZoneIndex(2)), (DeviceIndex(1), ZoneIndex(3))].into(),
             lost: Vec::new(),
             stripes: Vec::new(),
             state: SegmentState::Open,

@@ -203,7 +203,7 @@ mod tests {
             stream,
             data: 1,
             parity: 0,
-            columns: vec![(DeviceIndex(0), ZoneIndex(u32::try_from(id).unwrap() + 2))],
+            columns: vec![(DeviceIndex(0), ZoneIndex(u32::try_from(id).unwrap() + 2))].into(),
             lost: Vec::new(),
             stripes: Vec::new(),
             state: SegmentState::Open,

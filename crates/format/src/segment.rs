@@ -19,6 +19,8 @@
 
 use warpfire_units::{COLUMNS_MAX, DeviceIndex, PARITY_MAX, SegmentId, ZoneIndex};
 
+pub use crate::segment_columns::SegmentColumns;
+
 use crate::{Corrupt, FieldErrors, Reader, varint};
 
 /// Most rows in one stripe, the header block not counted.
@@ -174,7 +176,7 @@ pub struct SegmentDescriptor {
     /// Parity columns, or further copies in a mirror.
     pub parity: u8,
     /// One zone on each of `data + parity` different devices, data columns first.
-    pub columns: Vec<(DeviceIndex, ZoneIndex)>,
+    pub columns: SegmentColumns,
     /// Columns that missed a write, by ascending number.
     pub lost: Vec<LostColumn>,
     /// Lengths of the stripes from the front of the zones, run-length coded.
@@ -338,18 +340,32 @@ impl SegmentDescriptor {
     }
 }
 
-fn decode_columns(c: &mut Reader<'_>, width: usize) -> Result<Vec<(DeviceIndex, ZoneIndex)>, Corrupt> {
+fn decode_columns(c: &mut Reader<'_>, width: usize) -> Result<SegmentColumns, Corrupt> {
     let mut columns = Vec::with_capacity(width);
     for _ in 0..width {
         columns.push((DeviceIndex(c.u16()?), ZoneIndex(c.u32()?)));
     }
-    let mut devices: Vec<DeviceIndex> = columns.iter().map(|(d, _)| *d).collect();
-    devices.sort_unstable();
-    devices.dedup();
-    if devices.len() != width || columns.iter().any(|(_, z)| *z < FIRST_SEGMENT_ZONE) {
+    if !are_distinct(&columns) || columns.iter().any(|(_, z)| *z < FIRST_SEGMENT_ZONE) {
         return Err(COLUMN);
     }
-    Ok(columns)
+    Ok(columns.into())
+}
+
+/// Whether each column has a device of its own.
+fn are_distinct(columns: &[(DeviceIndex, ZoneIndex)]) -> bool {
+    // Most device indices are small; a bit each finds a double without sorting.
+    let mut seen = [0u64; COLUMNS_MAX.div_ceil(64)];
+    let mut others: Vec<DeviceIndex> = Vec::new();
+    for (device, _) in columns {
+        let (word, bit) = (usize::from(device.0) / 64, 1u64 << (device.0 % 64));
+        match seen.get_mut(word) {
+            Some(seen) if *seen & bit != 0 => return false,
+            Some(seen) => *seen |= bit,
+            None => others.push(*device),
+        }
+    }
+    others.sort_unstable();
+    others.is_sorted_by(|a, b| a < b)
 }
 
 fn decode_lost(c: &mut Reader<'_>, count: u16, width: usize) -> Result<Vec<LostColumn>, Corrupt> {
@@ -400,7 +416,8 @@ mod tests {
                 (DeviceIndex(0), ZoneIndex(2)),
                 (DeviceIndex(4), ZoneIndex(9)),
                 (DeviceIndex(1), ZoneIndex(258)),
-            ],
+            ]
+            .into(),
             lost: vec![LostColumn { column: 0, first_stripe: 2 }, LostColumn { column: 2, first_stripe: 0 }],
             stripes: vec![StripeRun { rows: 255, count: 3 }, StripeRun { rows: 1, count: 1 }],
             state: SegmentState::Sealed,

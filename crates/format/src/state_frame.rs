@@ -211,7 +211,7 @@ mod tests {
             stream,
             data: 1,
             parity: 0,
-            columns: vec![(DeviceIndex(0), ZoneIndex(2))],
+            columns: vec![(DeviceIndex(0), ZoneIndex(2))].into(),
             lost: Vec::new(),
             stripes: Vec::new(),
             state: SegmentState::Open,

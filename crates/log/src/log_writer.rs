@@ -179,7 +179,7 @@ impl LogWriter {
             return BTreeSet::new();
         }
         let chain = self.past.iter().map(|p| p.descriptor.clone()).chain([self.current.descriptor()]);
-        chain.flat_map(|descriptor| descriptor.columns).collect()
+        chain.flat_map(|descriptor| descriptor.columns.to_vec()).collect()
     }
 
     /// The segments from which the next recovery would read records.

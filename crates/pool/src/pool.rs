@@ -44,7 +44,7 @@ use crate::lock_ranks::{
     DAMAGED, FLUSHING, KEPT, LOST, ROOTS, SEGMENTS, TRIMMING, UNFLUSHED, WRITING, ZONES,
 };
 use crate::read::checksums::Checksums;
-use crate::segment::pool_segment::PoolSegment;
+use crate::segment::pool_segment::{Codes, PoolSegment};
 use crate::segment::stripe_index::StripeIndex;
 
 const OVERLAP: Corrupt = Corrupt::new(210, "segment lies on a zone that is taken or does not exist");
@@ -97,6 +97,7 @@ pub(crate) struct Inner {
     /// How often a segment was added to `damaged`; it never decreases.
     pub damage_seen: AtomicU64,
     pub checksums: Checksums,
+    pub codes: Codes,
     pub rebuilt_blocks: AtomicU64,
     pub stripes_written: AtomicU64,
     pub payload_bytes: AtomicU64,
@@ -276,7 +277,7 @@ impl Pool {
             zones.use_zone(*device, *zone);
         }
         let moment = inner.devices.moment();
-        segments.insert(d.id, Arc::new(PoolSegment::new(d, stripes, moment)));
+        segments.insert(d.id, Arc::new(PoolSegment::new(d, &inner.codes, stripes, moment)));
         Ok(())
     }
 

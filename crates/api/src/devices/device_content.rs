@@ -105,7 +105,7 @@ pub(super) fn content(device: &dyn Device) -> Result<DeviceContent> {
 }
 
 /// The sizes that zone 1 may begin at. A pool writes its roots at the front of zones 0 and 1.
-const ZONE_BYTES_RANGE: (u64, u64) = (64 << 10, 256 << 20);
+const ZONE_BYTES_RANGE: (u64, u64) = (64 << 10, 64 << 30);
 
 /// Looks for a root at the front of a device and wherever its zone 1 can begin. `read` fills a block, or
 /// returns `false` beyond the end of the device.

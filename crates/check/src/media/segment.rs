@@ -169,7 +169,7 @@ mod tests {
             stream: SegmentStream::Small,
             data: 2,
             parity: 0,
-            columns: vec![(DeviceIndex(0), ZoneIndex(2)), (DeviceIndex(1), ZoneIndex(2))],
+            columns: vec![(DeviceIndex(0), ZoneIndex(2)), (DeviceIndex(1), ZoneIndex(2))].into(),
             lost: Vec::new(),
             stripes: Vec::new(),
             state: SegmentState::Open,

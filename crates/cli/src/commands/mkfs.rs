@@ -67,7 +67,7 @@ pub struct Args {
     #[arg(long)]
     prefill: bool,
 
-    /// Size of a zone, the unit of erasing: a power of two from 1M to 256M [default: 1/256 of the device].
+    /// Size of a zone, the unit of erasing: a power of two from 1M to 1G [default: 1/256 of the device].
     #[arg(long, value_name = "SIZE")]
     zone: Option<Size>,
 

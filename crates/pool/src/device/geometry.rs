@@ -19,17 +19,25 @@ pub(crate) const SEGMENT_PAYLOAD_MIN_BYTES: u64 = 64 << 10;
 const DEFAULT_ZONE_BYTES_MIN: u64 = 1 << 20;
 const DEFAULT_ZONE_BYTES_MAX: u64 = 256 << 20;
 
+/// Largest default zone of a device that would have more than 65,536 zones of 256 MiB: one of 16 TiB.
+const LARGE_ZONE_BYTES_MAX: u64 = 1 << 30;
+
 /// Wanted payload of a full bulk stripe: one write of 1 MiB on each of four columns.
 const STRIPE_PAYLOAD_BYTES: usize = 4 << 20;
 
 /// Fewest rows of a full bulk stripe: headers then take at most 1/32 of the space.
 const FULL_ROWS_MIN: usize = 31;
 
-/// The default zone size, in bytes, for a set of devices; the smallest of them has `smallest_bytes`.
-pub(crate) fn default_zone_bytes(smallest_bytes: u64) -> u64 {
+/// Most zones of a device with the default zone size, while zones stay within their bound.
+const ZONES_MAX: u64 = 65_536;
+
+/// The default zone size, in bytes, for a set of devices; the smallest and the largest of them have so many
+/// bytes.
+pub(crate) fn default_zone_bytes(smallest_bytes: u64, largest_bytes: u64) -> u64 {
     let wanted = (smallest_bytes / ZONES_WANTED).max(1);
     let power = 1u64 << wanted.ilog2();
-    power.clamp(DEFAULT_ZONE_BYTES_MIN, DEFAULT_ZONE_BYTES_MAX)
+    let few = largest_bytes.div_ceil(ZONES_MAX).next_power_of_two();
+    power.clamp(DEFAULT_ZONE_BYTES_MIN, DEFAULT_ZONE_BYTES_MAX).max(few.min(LARGE_ZONE_BYTES_MAX))
 }
 
 /// Bytes of the smallest device that can belong to a pool with zones of `zone_bytes`. `None` stands for the
@@ -71,16 +79,14 @@ pub struct Geometry {
 impl Geometry {
     /// The geometry of a segment with `data` and `parity` columns and `zone_blocks` blocks on each.
     pub(crate) fn new(kind: SegmentKind, data: u16, parity: u8, zone_blocks: u32) -> Self {
-        // Stripe by stripe, as a writer fills the segment: the last one is shorter.
-        let mut left = zone_blocks;
-        let mut segment_payload_bytes = 0;
-        let mut stripe_payload_bytes = 0;
-        while let Some(rows) = full_rows(kind, data.max(1), left).filter(|_| data > 0) {
-            let payload = payload_capacity(kind, data, rows);
-            stripe_payload_bytes = stripe_payload_bytes.max(payload);
-            segment_payload_bytes += payload as u64;
-            left -= u32::from(rows) + 1;
-        }
+        let capacity = |rows: Option<u16>| rows.map_or(0, |rows| payload_capacity(kind, data, rows));
+        let full = full_rows(kind, data.max(1), zone_blocks).filter(|_| data > 0);
+        // A zone of 1 GiB has thousands of full stripes. A writer fills the rest with one that is shorter.
+        let blocks = full.map_or(1, |rows| u32::from(rows) + 1);
+        let shorter = full.and_then(|_| full_rows(kind, data, zone_blocks % blocks));
+        let stripe_payload_bytes = capacity(full);
+        let segment_payload_bytes =
+            u64::from(zone_blocks / blocks) * stripe_payload_bytes as u64 + capacity(shorter) as u64;
         debug_assert!(stripe_payload_bytes as u64 <= segment_payload_bytes, "a stripe is part of a segment");
         Geometry { data, parity, stripe_payload_bytes, segment_payload_bytes }
     }
@@ -121,9 +127,13 @@ mod tests {
 
     #[test]
     fn zones_are_powers_of_two_within_their_bounds() {
-        assert_eq!(default_zone_bytes(16 << 20), 1 << 20);
-        assert_eq!(default_zone_bytes(3 << 30), 8 << 20);
-        assert_eq!(default_zone_bytes(1 << 44), 256 << 20);
+        let of_equal = |bytes| default_zone_bytes(bytes, bytes);
+        assert_eq!(of_equal(16 << 20), 1 << 20);
+        assert_eq!(of_equal(3 << 30), 8 << 20);
+        assert_eq!(of_equal(1 << 44), 256 << 20);
+        assert_eq!(of_equal(64_000_000_000_000), 1 << 30);
+        assert_eq!(of_equal(1 << 50), 1 << 30);
+        assert_eq!(default_zone_bytes(1 << 40, 1 << 45), 512 << 20, "the largest has 65,536 zones");
     }
 
     #[test]
@@ -135,6 +145,29 @@ mod tests {
         assert_eq!(full_rows(SegmentKind::Bulk, 4, 1), None);
         assert_eq!(full_rows(SegmentKind::Mirror, 1, 1), Some(0));
         assert_eq!(full_rows(SegmentKind::Mirror, 1, 0), None);
+    }
+
+    #[test]
+    fn a_segment_holds_what_its_stripes_hold_one_by_one() {
+        for kind in [SegmentKind::Bulk, SegmentKind::Mirror] {
+            for data in [0, 1, 4, 10, 242].into_iter().filter(|data| kind == SegmentKind::Bulk || *data == 1)
+            {
+                for zone_blocks in (0..600).chain([1 << 12, 1 << 16, (1 << 18) - 1, 1 << 18]) {
+                    let (mut left, mut sum, mut largest) = (zone_blocks, 0, 0);
+                    while let Some(rows) = full_rows(kind, data.max(1), left).filter(|_| data > 0) {
+                        let payload = payload_capacity(kind, data, rows);
+                        (sum, largest) = (sum + payload as u64, largest.max(payload));
+                        left -= u32::from(rows) + 1;
+                    }
+                    let geometry = Geometry::new(kind, data, 2, zone_blocks);
+                    assert_eq!(
+                        (geometry.segment_payload_bytes, geometry.stripe_payload_bytes),
+                        (sum, largest),
+                        "{kind:?} of {data} in {zone_blocks} blocks"
+                    );
+                }
+            }
+        }
     }
 
     #[test]

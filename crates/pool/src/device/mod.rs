@@ -14,5 +14,7 @@ pub(crate) mod geometry;
 pub(crate) mod stranded;
 // Discards free zones of devices.
 pub(crate) mod trim;
+// A set of zones: one bit each.
+mod zone_set;
 // Tracks which zones are free and chooses the next ones.
 pub(crate) mod zones;

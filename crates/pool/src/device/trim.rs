@@ -14,9 +14,9 @@
 
 use std::ops::{ControlFlow, Range};
 
-use warpfire_units::{DeviceIndex, ZoneIndex};
+use warpfire_units::DeviceIndex;
 
-use crate::device::zones::{TakenZone, Zones};
+use crate::device::zones::{FreePlace, TakenZone, Zones};
 use crate::error::PoolError;
 use crate::pool::{Inner, Pool};
 
@@ -48,7 +48,7 @@ impl Pool {
         for device in inner.devices.all_writable() {
             // The zones that became free first are discarded first, as they are reset (DURABILITY.md,
             // I8).
-            let mut places = inner.zones.lock().free_places();
+            let mut places = inner.zones.lock().free_places(device);
             // Ends: the range loses its first place each time, and zones that become free get later ones.
             while inner.devices.takes_discards(device) {
                 let Some((place, is_discarded)) = inner.trim_zone(device, places.clone()) else { break };
@@ -57,7 +57,7 @@ impl Pool {
                     break;
                 }
                 trimmed.bytes += inner.zone_bytes();
-                places.start = (place.0, place.1 + 1);
+                places.start = place + 1;
                 if progress(trimmed).is_break() {
                     return Ok(trimmed);
                 }
@@ -70,12 +70,11 @@ impl Pool {
 impl Inner {
     /// Discards the first zone of these places that is not discarded. Returns its place, and whether the
     /// device has discarded it; `None` if there is no such zone.
-    fn trim_zone(&self, device: DeviceIndex, places: Range<(u64, u32)>) -> Option<((u64, u32), bool)> {
+    fn trim_zone(&self, device: DeviceIndex, places: Range<FreePlace>) -> Option<(FreePlace, bool)> {
         let _trimming = self.trimming.lock();
-        let place = self.zones.lock().begin_trim(device, places)?;
-        let at = self.zone_offset(ZoneIndex(place.1), 0);
-        let is_discarded = self.devices.discard_zone(device, at, self.zone_bytes());
-        self.zones.lock().end_trim(device, place, is_discarded);
+        let (place, zone) = self.zones.lock().begin_trim(device, places)?;
+        let is_discarded = self.devices.discard_zone(device, self.zone_offset(zone, 0), self.zone_bytes());
+        self.zones.lock().end_trim(device, zone, is_discarded);
         Some((place, is_discarded))
     }
 

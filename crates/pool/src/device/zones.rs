@@ -1,15 +1,19 @@
 //! The free zones of all devices, and the choice of the next ones.
 //!
-//! A *tick* numbers the moments at which zones became free. A zone is *clean* if it is known to be empty,
-//! and *trimmed* if its device has discarded it.
+//! A zone is *fresh* while it is free and no segment of this session has had it. Fresh zones are taken in the
+//! order of a *circle* over the device. A zone that this session freed waits in a queue behind them. A zone
+//! is *clean* if it is known to be empty, and *trimmed* if its device has discarded it.
+//!
+//! A device of a large pool has 65,536 zones, and nearly all of them are fresh or used. So a zone takes four
+//! bits, and the queue four bytes for each zone that this session freed.
 //!
 //! # Invariants
-//! 1. A zone is free or used, never both: `queued_at[zone]` is the tick under which `free` has the zone,
-//!    unless it lies behind the end that the device is to have, and `None` if the zone is used (asserts in
-//!    `DeviceZones::take` and `Zones::free_zone`).
+//! 1. A zone is free or used, never both. A free zone is fresh, or it is in `freed` or `freed_behind_end`
+//!    once (asserts in `DeviceZones::take` and `Zones::free_zone`).
 //! 2. Zones 0 and 1 (the roots) are always used (asserts in `DeviceZones::take` and `Zones::free_zone`).
-//! 3. A device's free zones are taken in the order in which they became free, so that wear spreads (test
-//!    `a_freed_zone_is_taken_last`). After an open the order starts at a zone that moves with each root.
+//! 3. A device's free zones are taken in the order in which they became free, so that wear spreads (tests
+//!    `a_freed_zone_is_taken_last` and `zones_are_those_of_the_plain_list`). After an open the order starts
+//!    at a zone that moves with each root.
 //! 4. A zone that its device cannot reset stays used: it is retired (`retire_zone`), until a later reset
 //!    succeeds.
 //! 5. A zone is clean only if it was reset in this session and has not been taken since, and its device has
@@ -21,6 +25,7 @@
 //! 7. At most one zone is being trimmed. It stays free during that, so that the space of the pool does not
 //!    change. Whoever takes it waits for the end of the discard before it resets or writes the zone
 //!    (`Inner::take_zones`).
+//! 8. `free_count` is the number of free zones before `end` (test `zones_are_those_of_the_plain_list`).
 //!
 //! ```text
 //!   free, not clean ──take, use_zone──▶ used ──free_zone(clean = false)──▶ free, not clean
@@ -28,13 +33,14 @@
 //! ```
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use warpfire_format::segment::FIRST_SEGMENT_ZONE;
 use warpfire_units::{DeviceIndex, ZoneIndex};
 
 use crate::device::capacity::{Plan, Widths, segments_that_fit};
+use crate::device::zone_set::ZoneSet;
 
 /// Free zones of each device that bulk segments leave to mirrors.
 pub(crate) const KEPT_ZONES: u64 = 1;
@@ -48,53 +54,70 @@ pub(crate) struct TakenZone {
     pub clean: bool,
 }
 
+/// The place of a free zone in the order in which the zones of its device are taken.
+pub(crate) type FreePlace = u64;
+
 /// The zones of all devices.
 #[derive(Debug)]
 pub(crate) struct Zones {
     devices: Vec<DeviceZones>,
-    tick: u64,
     /// The zone that is being trimmed.
-    trimming: Option<(DeviceIndex, u32)>,
+    trimming: Option<TrimmedZone>,
+}
+
+/// The zone that is being trimmed.
+#[derive(Clone, Copy, Debug)]
+struct TrimmedZone {
+    device: DeviceIndex,
+    zone: u32,
+    /// Whether it was taken since the trim began.
+    is_taken: bool,
 }
 
 /// The zones of one device.
 #[derive(Debug)]
 struct DeviceZones {
-    /// By zone index: the tick under which the zone is in `free`; `None` if it is used.
-    queued_at: Vec<Option<u64>>,
-    /// By zone index.
-    clean: Vec<bool>,
-    /// By zone index.
-    trimmed: Vec<bool>,
+    free: ZoneSet,
+    /// Free zones that no segment of this session has had.
+    fresh: ZoneSet,
+    clean: ZoneSet,
+    trimmed: ZoneSet,
+    /// The zone at which the circle begins, and the number of zones in it.
+    circle: (u32, u32),
+    /// Free zones that are not fresh, in the order in which they became free.
+    freed: VecDeque<u32>,
+    /// Number of zones that left `freed` at its front.
+    freed_before: u64,
+    /// As `freed`, for zones from `end` on.
+    freed_behind_end: Vec<u32>,
     /// Zones from here on are not taken: the device is to end there.
     end: u32,
-    /// Tick and index of each free zone before `end`.
-    free: BTreeSet<(u64, u32)>,
+    free_count: u32,
     /// Zones that stay used because the device cannot reset them, in the order in which to try them
     /// again.
     retired: VecDeque<u32>,
 }
+
+/// Stands in `freed` for a zone that was taken out of turn.
+const TAKEN: u32 = u32::MAX;
 
 impl Zones {
     /// All zones are free, except those of the roots. `zone_counts` is in device order. `rotate` chooses
     /// the zone that is taken first.
     pub(crate) fn new(zone_counts: &[u32], rotate: u64) -> Self {
         let devices = zone_counts.iter().map(|count| DeviceZones::new(*count, rotate)).collect();
-        // The zones begin with ticks below their number.
-        let tick = zone_counts.iter().max().copied().map_or(0, u64::from);
-        Zones { devices, tick, trimming: None }
+        Zones { devices, trimming: None }
     }
 
     /// Adds a device at the end of the table, with all its zones free.
     pub(crate) fn add_device(&mut self, zone_count: u32) {
         self.devices.push(DeviceZones::new(zone_count, 0));
-        self.tick = self.tick.max(u64::from(zone_count));
     }
 
     /// Takes the last device back, of which no zone was taken.
     pub(crate) fn remove_last_device(&mut self) {
         let removed = self.devices.pop();
-        let is_unused = |d: &DeviceZones| d.queued_at.iter().skip(2).all(Option::is_some);
+        let is_unused = |d: &DeviceZones| d.free_count == d.free.zones().saturating_sub(FIRST_SEGMENT_ZONE.0);
         assert!(removed.as_ref().is_some_and(is_unused), "no segment has a zone of it");
     }
 
@@ -108,13 +131,12 @@ impl Zones {
 
     /// Number of zones of one device, those of the roots included.
     pub(crate) fn count_on(&self, index: DeviceIndex) -> u32 {
-        let zones = self.device(index).map_or(0, |d| d.queued_at.len());
-        u32::try_from(zones).expect("zones are numbered by 32 bits")
+        self.device(index).map_or(0, |d| d.free.zones())
     }
 
     /// Number of free zones on one device.
     pub(crate) fn free_on(&self, index: DeviceIndex) -> usize {
-        self.device(index).map_or(0, |d| d.free.len())
+        self.device(index).map_or(0, |d| d.free_count as usize)
     }
 
     /// Number of retired zones on one device.
@@ -131,7 +153,7 @@ impl Zones {
     /// Lists a used zone that its device cannot reset.
     pub(crate) fn retire_zone(&mut self, device: DeviceIndex, zone: ZoneIndex) {
         let zones = self.device_mut(device).expect("a used zone is on a device");
-        debug_assert!(zones.queued_at[zone.0 as usize].is_none(), "a retired zone is used");
+        debug_assert!(!zones.free.contains(zone.0), "a retired zone is used");
         zones.retired.push_back(zone.0);
     }
 
@@ -142,14 +164,13 @@ impl Zones {
 
     /// The free zones of a device that are taken first, at most so many.
     pub(crate) fn first_free(&self, index: DeviceIndex, max: usize) -> Vec<ZoneIndex> {
-        let free = self.device(index).into_iter().flat_map(|d| &d.free);
-        free.take(max).map(|(_, zone)| ZoneIndex(*zone)).collect()
+        let free = self.device(index).into_iter().flat_map(|d| d.free_from(0));
+        free.take(max).map(|(_, zone)| ZoneIndex(zone)).collect()
     }
 
     /// Whether the zone exists and is free.
     pub(crate) fn is_free(&self, device: DeviceIndex, zone: ZoneIndex) -> bool {
-        let queued = self.device(device).and_then(|d| d.queued_at.get(zone.0 as usize));
-        queued.is_some_and(Option::is_some)
+        self.device(device).is_some_and(|d| d.free.contains(zone.0))
     }
 
     /// Marks one zone used.
@@ -159,6 +180,7 @@ impl Zones {
     pub(crate) fn use_zone(&mut self, device: DeviceIndex, zone: ZoneIndex) {
         assert!(self.is_free(device, zone), "only a free zone can become used");
         self.device_mut(device).expect("a free zone is on a device").take(zone.0);
+        self.note_taken(device, zone.0);
     }
 
     /// Takes one free zone on each of `width` of the `candidates`: of those with the most free zones. Among
@@ -188,8 +210,9 @@ impl Zones {
         chosen.rotate_left((rotation % width as u64) as usize);
         let taken = chosen.into_iter().map(|device| {
             let zones = self.device_mut(device).expect("a candidate is a device");
-            let zone = zones.free.first().expect("a chosen device has a free zone").1;
+            let zone = zones.first_free().expect("a chosen device has a free zone");
             let clean = zones.take(zone);
+            self.note_taken(device, zone);
             TakenZone { device, zone: ZoneIndex(zone), clean }
         });
         let taken: Vec<TakenZone> = taken.collect();
@@ -197,94 +220,108 @@ impl Zones {
         Some(taken)
     }
 
+    /// Notes that the zone will be written, if it is the one that is being trimmed.
+    fn note_taken(&mut self, device: DeviceIndex, zone: u32) {
+        if let Some(trimming) = self.trimming.as_mut().filter(|t| t.device == device && t.zone == zone) {
+            trimming.is_taken = true;
+        }
+    }
+
     /// Frees a used zone. It is taken again after all zones that are free now.
     ///
     /// # Panics
     /// If the zone is free already, or belongs to the roots.
     pub(crate) fn free_zone(&mut self, device: DeviceIndex, zone: ZoneIndex, clean: bool) {
-        self.tick += 1;
-        let tick = self.tick;
         let zones = self.device_mut(device).expect("a used zone is on a device");
-        let place = &mut zones.queued_at[zone.0 as usize];
-        assert!(place.is_none() && zone >= FIRST_SEGMENT_ZONE, "only a segment's zone is freed, and once");
-        *place = Some(tick);
-        zones.clean[zone.0 as usize] = clean;
-        if zone.0 < zones.end {
-            zones.free.insert((tick, zone.0));
-        }
+        let is_used = zone.0 < zones.free.zones() && !zones.free.contains(zone.0);
+        assert!(is_used && zone >= FIRST_SEGMENT_ZONE, "only a segment's zone is freed, and once");
+        zones.clean.set(zone.0, clean);
+        zones.trimmed.remove(zone.0);
+        zones.queue(zone.0);
     }
 
     /// Takes no zone of a device from `end` on; with `None`, takes all zones again.
     pub(crate) fn set_end(&mut self, device: DeviceIndex, end: Option<ZoneIndex>) {
         let zones = self.device_mut(device).expect("a device of the table");
         zones.end = end.map_or(u32::MAX, |end| end.0);
-        let queued = (0u32..).zip(&zones.queued_at).filter_map(|(zone, tick)| Some(((*tick)?, zone)));
-        zones.free = queued.filter(|(_, zone)| *zone < zones.end).collect();
+        let mut behind = std::mem::take(&mut zones.freed_behind_end);
+        zones.freed.extend(behind.drain(..));
+        let end = zones.end;
+        for zone in zones.freed.iter_mut().filter(|zone| **zone != TAKEN && **zone >= end) {
+            behind.push(std::mem::replace(zone, TAKEN));
+        }
+        zones.freed_behind_end = behind;
+        zones.free_count = zones.free.count_before(end.min(zones.free.zones()));
     }
 
     /// Whether no segment has a zone of the device from `end` on.
     pub(crate) fn is_unused_from(&self, device: DeviceIndex, end: ZoneIndex) -> bool {
         let zones = self.device(device).expect("a device of the table");
-        let is_unused = |zone: u32| zones.queued_at[zone as usize].is_some() || zones.retired.contains(&zone);
-        (end.0..zones.queued_at.len() as u32).all(is_unused)
+        let is_unused = |zone: u32| zones.free.contains(zone) || zones.retired.contains(&zone);
+        (end.0..zones.free.zones()).all(is_unused)
     }
 
     /// Gives a device another number of zones. No segment has one of those that it loses.
     pub(crate) fn resize(&mut self, device: DeviceIndex, count: u32) {
         assert!(self.is_unused_from(device, ZoneIndex(count)), "no segment is cut off");
         self.set_end(device, None);
-        self.tick += 1;
-        let tick = self.tick;
         let zones = self.device_mut(device).expect("a device of the table");
-        let before = zones.queued_at.len() as u32;
-        zones.queued_at.resize(count as usize, Some(tick));
-        zones.clean.resize(count as usize, false);
-        zones.trimmed.resize(count as usize, false);
+        let before = zones.free.zones();
+        for set in [&mut zones.free, &mut zones.fresh, &mut zones.clean, &mut zones.trimmed] {
+            set.resize(count);
+        }
         zones.retired.retain(|zone| *zone < count);
-        zones.free.retain(|(_, zone)| *zone < count);
-        zones.free.extend((before..count).map(|zone| (tick, zone)));
+        zones.freed.iter_mut().filter(|zone| **zone >= count).for_each(|zone| *zone = TAKEN);
+        zones.free_count = zones.free.count_before(count);
+        (before..count).for_each(|zone| zones.queue(zone));
     }
 
     /// Counts no zone of a device as clean or trimmed: the device was away, and may have lost its resets and
     /// discards, or missed them.
     pub(crate) fn distrust(&mut self, device: DeviceIndex) {
         let zones = self.device_mut(device).expect("a device that returns is in the table");
-        zones.clean.fill(false);
-        zones.trimmed.fill(false);
+        zones.clean.clear();
+        zones.trimmed.clear();
     }
 
-    /// The places, tick and zone, of all zones that are free now, in the order in which zones are taken.
-    pub(crate) fn free_places(&self) -> Range<(u64, u32)> {
-        (0, 0)..(self.tick + 1, 0)
+    /// The places of all zones of a device that are free now.
+    pub(crate) fn free_places(&self, device: DeviceIndex) -> Range<FreePlace> {
+        0..self.device(device).map_or(0, |zones| zones.queue_place(zones.freed.len()))
     }
 
-    /// Begins to trim the first free zone among these places that is not trimmed. Returns its place; `None`
-    /// if there is no such zone.
+    /// Begins to trim the first free zone among these places that is not trimmed. Returns its place and the
+    /// zone; `None` if there is no such zone.
     pub(crate) fn begin_trim(
         &mut self,
         device: DeviceIndex,
-        places: Range<(u64, u32)>,
-    ) -> Option<(u64, u32)> {
+        places: Range<FreePlace>,
+    ) -> Option<(FreePlace, ZoneIndex)> {
         assert!(self.trimming.is_none(), "one zone is trimmed at a time");
         let zones = self.device(device)?;
-        let place = *zones.free.range(places).find(|(_, zone)| !zones.trimmed[*zone as usize])?;
-        self.trimming = Some((device, place.1));
-        Some(place)
+        let untrimmed = |(_, zone): &(FreePlace, u32)| !zones.trimmed.contains(*zone);
+        let (place, zone) = zones.free_from(places.start).find(untrimmed)?;
+        if place >= places.end {
+            return None;
+        }
+        self.trimming = Some(TrimmedZone { device, zone, is_taken: false });
+        Some((place, ZoneIndex(zone)))
     }
 
-    /// Ends the trim of the zone with this place. `is_discarded`: its device has discarded it.
-    pub(crate) fn end_trim(&mut self, device: DeviceIndex, (tick, zone): (u64, u32), is_discarded: bool) {
-        assert_eq!(self.trimming.take(), Some((device, zone)), "the trim of this zone was begun");
+    /// Ends the trim of the zone that `begin_trim` returned. `is_discarded`: its device has discarded it.
+    pub(crate) fn end_trim(&mut self, device: DeviceIndex, zone: ZoneIndex, is_discarded: bool) {
+        let trimmed = self.trimming.take().filter(|t| (t.device, t.zone) == (device, zone.0));
+        let trimmed = trimmed.expect("the trim of this zone was begun");
         let zones = self.device_mut(device).expect("a free zone is on a device");
-        // It may have been taken since. Then it will be written.
-        if is_discarded && zones.queued_at[zone as usize] == Some(tick) {
-            zones.trimmed[zone as usize] = true;
+        // It may have been taken since. Then it will be written, or was and is free again.
+        if is_discarded && !trimmed.is_taken && zones.free.contains(zone.0) {
+            zones.trimmed.insert(zone.0);
         }
     }
 
     /// Whether one of the zones is being trimmed.
     pub(crate) fn trims_one_of(&self, taken: &[TakenZone]) -> bool {
-        self.trimming.is_some_and(|trimming| taken.iter().any(|t| (t.device, t.zone.0) == trimming))
+        self.trimming
+            .is_some_and(|t| taken.iter().any(|taken| (taken.device, taken.zone.0) == (t.device, t.zone)))
     }
 
     /// How often `take` would succeed: the number of segments that still fit, of `width` different devices
@@ -343,34 +380,144 @@ fn tie_breaker(rotation: u64, device: DeviceIndex) -> u64 {
 impl DeviceZones {
     fn new(count: u32, rotate: u64) -> Self {
         let first = FIRST_SEGMENT_ZONE.0.min(count);
-        let usable = u64::from(count - first).max(1);
-        let mut queued_at = vec![None; count as usize];
-        let mut free = BTreeSet::new();
-        for zone in first..count {
-            // The zones form a circle; `rotate` chooses the one with tick 0.
-            let tick = (u64::from(zone - first) + usable - rotate % usable) % usable;
-            queued_at[zone as usize] = Some(tick);
-            free.insert((tick, zone));
+        let usable = count - first;
+        // The zones form a circle; `rotate` chooses the one that comes first.
+        let start =
+            first + u32::try_from(rotate % u64::from(usable).max(1)).expect("below the number of zones");
+        let mut free = ZoneSet::empty(count);
+        (first..count).for_each(|zone| free.insert(zone));
+        let none = ZoneSet::empty(count);
+        DeviceZones {
+            fresh: free.clone(),
+            free,
+            clean: none.clone(),
+            trimmed: none,
+            circle: (start, usable),
+            freed: VecDeque::new(),
+            freed_before: 0,
+            freed_behind_end: Vec::new(),
+            end: u32::MAX,
+            free_count: usable,
+            retired: VecDeque::new(),
         }
-        let unknown = vec![false; count as usize];
-        let (clean, trimmed, retired) = (unknown.clone(), unknown, VecDeque::new());
-        DeviceZones { queued_at, clean, trimmed, end: u32::MAX, free, retired }
+    }
+
+    /// The zone to take next.
+    fn first_free(&self) -> Option<u32> {
+        let fresh = self.fresh.next_from(self.circle.0).filter(|zone| *zone < self.end);
+        let fresh = fresh.or_else(|| self.fresh.next_from(0).filter(|zone| *zone < self.end));
+        fresh.or_else(|| self.freed.iter().find(|zone| **zone != TAKEN).copied())
+    }
+
+    /// Free zones before `end` from this place on, in the order in which they are taken.
+    fn free_from(&self, place: FreePlace) -> impl Iterator<Item = (FreePlace, u32)> + '_ {
+        let (start, len) = self.circle;
+        // The circle from `start` to the last zone, and from the first zone to `start`.
+        let to_last = u64::from((FIRST_SEGMENT_ZONE.0 + len - start).min(len));
+        let from_start = u32::try_from(u64::from(start) + place.min(to_last)).expect("within the circle");
+        let from_first = u64::from(FIRST_SEGMENT_ZONE.0) + place.clamp(to_last, u64::from(len)) - to_last;
+        let from_first = u32::try_from(from_first).expect("within the circle");
+        let upper = self.fresh.from(from_start).map(move |zone| (u64::from(zone - start), zone));
+        let lower = self.fresh.from(from_first).take_while(move |zone| *zone < start);
+        let lower = lower.map(move |zone| (to_last + u64::from(zone - FIRST_SEGMENT_ZONE.0), zone));
+        let passed = place.saturating_sub(self.queue_place(0));
+        let freed = self.freed.iter().enumerate().skip(usize::try_from(passed).unwrap_or(usize::MAX));
+        let freed = freed.filter(|(_, zone)| **zone != TAKEN).map(|(n, zone)| (self.queue_place(n), *zone));
+        upper.chain(lower).chain(freed).filter(|(_, zone)| *zone < self.end)
+    }
+
+    /// The place of the zone with this number in `freed`.
+    fn queue_place(&self, number: usize) -> FreePlace {
+        u64::from(self.circle.1) + self.freed_before + number as u64
+    }
+
+    /// Frees a used zone, behind all that are free.
+    fn queue(&mut self, zone: u32) {
+        self.free.insert(zone);
+        if zone < self.end {
+            self.freed.push_back(zone);
+            self.free_count += 1;
+        } else {
+            self.freed_behind_end.push(zone);
+        }
     }
 
     /// Makes a free zone used. Returns whether it is clean.
     fn take(&mut self, zone: u32) -> bool {
         assert!(zone >= FIRST_SEGMENT_ZONE.0, "the zones of the roots are always used");
-        let tick = self.queued_at[zone as usize].take().expect("a free zone is queued");
-        let was_free = self.free.remove(&(tick, zone));
-        assert!(was_free, "a queued zone is in the set of free zones");
-        self.trimmed[zone as usize] = false;
-        std::mem::replace(&mut self.clean[zone as usize], false)
+        assert!(self.free.remove(zone), "only a free zone is taken");
+        self.free_count -= u32::from(zone < self.end);
+        if !self.fresh.remove(zone) {
+            self.unqueue(zone);
+        }
+        self.trimmed.remove(zone);
+        self.clean.remove(zone)
+    }
+
+    /// Takes a zone out of its queue: nearly always the first.
+    fn unqueue(&mut self, zone: u32) {
+        if let Some(place) = self.freed.iter_mut().find(|queued| **queued == zone) {
+            *place = TAKEN;
+        } else {
+            let at = self.freed_behind_end.iter().position(|queued| *queued == zone);
+            self.freed_behind_end.remove(at.expect("a free zone that is not fresh is queued"));
+        }
+        while self.freed.front() == Some(&TAKEN) {
+            self.freed.pop_front();
+            self.freed_before += 1;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// The free zones of one device as plain lists.
+    struct PlainZones {
+        fresh: Vec<u32>,
+        freed: Vec<u32>,
+        /// Freed zones behind the end.
+        behind: Vec<u32>,
+        count: u32,
+        end: u32,
+    }
+
+    impl PlainZones {
+        fn new(count: u32, rotate: u32) -> Self {
+            let mut fresh: Vec<u32> = (FIRST_SEGMENT_ZONE.0..count).collect();
+            let usable = fresh.len().max(1);
+            fresh.rotate_left(rotate as usize % usable);
+            PlainZones { fresh, freed: Vec::new(), behind: Vec::new(), count, end: u32::MAX }
+        }
+
+        fn all(&self) -> Vec<u32> {
+            [&self.fresh[..], &self.freed, &self.behind].concat()
+        }
+
+        fn takeable(&self) -> Vec<u32> {
+            let free = self.fresh.iter().chain(&self.freed).copied();
+            free.filter(|zone| *zone < self.end).collect()
+        }
+
+        fn free_zone(&mut self, zone: u32) {
+            if zone < self.end { self.freed.push(zone) } else { self.behind.push(zone) }
+        }
+
+        fn set_end(&mut self, end: u32) {
+            self.end = end;
+            let freed = [std::mem::take(&mut self.freed), std::mem::take(&mut self.behind)].concat();
+            freed.into_iter().for_each(|zone| self.free_zone(zone));
+        }
+
+        fn retain(&mut self, stays: impl Fn(u32) -> bool) {
+            for list in [&mut self.fresh, &mut self.freed, &mut self.behind] {
+                list.retain(|zone| stays(*zone));
+            }
+        }
+    }
 
     fn devices(n: u16) -> Vec<DeviceIndex> {
         (0..n).map(DeviceIndex).collect()
@@ -450,19 +597,74 @@ mod tests {
     #[test]
     fn a_zone_stays_free_while_it_is_trimmed_and_its_taker_learns_of_the_trim() {
         let mut zones = Zones::new(&[6], 1);
-        let place = zones.begin_trim(DeviceIndex(0), zones.free_places()).unwrap();
-        assert_eq!((place.1, zones.free_on(DeviceIndex(0))), (3, 4), "the zone that is taken first");
+        let places = |zones: &Zones| zones.free_places(DeviceIndex(0));
+        let (_, zone) = zones.begin_trim(DeviceIndex(0), places(&zones)).unwrap();
+        assert_eq!((zone.0, zones.free_on(DeviceIndex(0))), (3, 4), "the zone that is taken first");
         let taken: Vec<TakenZone> = (0..4).map(|t| zones.take(1, &devices(1), t).unwrap()[0]).collect();
         assert!(zones.trims_one_of(&taken[..1]) && !zones.trims_one_of(&taken[1..]));
-        zones.end_trim(DeviceIndex(0), place, true);
         zones.free_zone(DeviceIndex(0), ZoneIndex(3), true);
-        let again = zones.begin_trim(DeviceIndex(0), zones.free_places()).unwrap();
-        assert_eq!(again.1, 3, "it was taken during the trim, so it is not known to be discarded");
+        zones.end_trim(DeviceIndex(0), zone, true);
+        let (_, again) = zones.begin_trim(DeviceIndex(0), places(&zones)).unwrap();
+        assert_eq!(again.0, 3, "it was taken during the trim, so it is not known to be discarded");
         zones.end_trim(DeviceIndex(0), again, true);
-        assert_eq!(zones.begin_trim(DeviceIndex(0), zones.free_places()), None, "it is trimmed");
+        assert_eq!(zones.begin_trim(DeviceIndex(0), places(&zones)), None, "it is trimmed");
     }
 
     proptest::proptest! {
+        #[test]
+        fn zones_are_those_of_the_plain_list(
+            count in 3u32..300, rotate in 0u32..400,
+            steps in proptest::collection::vec((0u8..8, 0u32..400), 1..300),
+        ) {
+            let device = DeviceIndex(0);
+            let (mut zones, mut plain) = (Zones::new(&[count], rotate.into()), PlainZones::new(count, rotate));
+            for (turn, (step, number)) in (0..).zip(steps) {
+                let (zone, all) = (number % plain.count, plain.all());
+                match step {
+                    0..=2 => {
+                        let taken = zones.take(1, &[device], turn).map(|taken| taken[0].zone.0);
+                        proptest::prop_assert_eq!(taken, plain.takeable().first().copied());
+                        plain.retain(|zone| Some(zone) != taken);
+                    }
+                    3 | 4 if zone >= FIRST_SEGMENT_ZONE.0 && !all.contains(&zone) => {
+                        zones.free_zone(device, ZoneIndex(zone), false);
+                        plain.free_zone(zone);
+                    }
+                    5 if !all.is_empty() => {
+                        let zone = all[number as usize % all.len()];
+                        zones.use_zone(device, ZoneIndex(zone));
+                        plain.retain(|free| free != zone);
+                    }
+                    6 => {
+                        let end = if number > 100 { number } else { u32::MAX };
+                        zones.set_end(device, (number > 100).then_some(ZoneIndex(number)));
+                        plain.set_end(end);
+                    }
+                    7 if zones.is_unused_from(device, ZoneIndex(number.max(3))) => {
+                        let count = number.max(3);
+                        zones.resize(device, count);
+                        plain.set_end(u32::MAX);
+                        plain.retain(|zone| zone < count);
+                        (plain.count..count).for_each(|zone| plain.free_zone(zone));
+                        plain.count = count;
+                    }
+                    _ => {}
+                }
+                let takeable = plain.takeable();
+                proptest::prop_assert_eq!(zones.free_on(device), takeable.len());
+                let all: Vec<u32> = zones.first_free(device, usize::MAX).iter().map(|zone| zone.0).collect();
+                proptest::prop_assert_eq!(&all, &takeable);
+                let places = zones.devices[0].free_from(0).collect::<Vec<_>>();
+                proptest::prop_assert!(places.is_sorted_by(|a, b| a.0 < b.0), "places rise: {:?}", places);
+                for (n, (place, _)) in places.iter().enumerate().step_by(7) {
+                    let rest: Vec<u32> = zones.devices[0].free_from(*place).map(|(_, zone)| zone).collect();
+                    proptest::prop_assert_eq!(&rest[..], &all[n..]);
+                }
+                let is_free = |zone: u32| zones.is_free(device, ZoneIndex(zone));
+                proptest::prop_assert!((0..500).all(|zone| is_free(zone) == plain.all().contains(&zone)));
+            }
+        }
+
         #[test]
         fn leaves_after_counts_on_the_worst_losses(
             counts in proptest::collection::vec(2u32..6, 1..6),

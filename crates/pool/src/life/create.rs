@@ -30,7 +30,7 @@ pub struct CreateOptions {
     pub parity: u8,
     /// Bytes in a zone, a power of two of at least 64 KiB, or 128 KiB where a segment may have one data
     /// column. `None` stands for 1/256 of the smallest device,
-    /// between 1 and 256 MiB. Zoned devices have a zone size of their own.
+    /// between 1 and 256 MiB, or up to 1 GiB where a device would have more than 65,536 zones. Zoned devices have a zone size of their own.
     pub zone_bytes: Option<u64>,
     /// Whether to overwrite devices that belong to a pool.
     pub force: bool,
@@ -139,8 +139,8 @@ fn choose_zone_bytes(devices: &[Arc<dyn Device>], o: &CreateOptions) -> Result<u
     own.dedup();
     match (own.as_slice(), o.zone_bytes) {
         ([], None) => {
-            let smallest = devices.iter().map(|d| d.info().size_bytes).min();
-            Ok(default_zone_bytes(smallest.unwrap_or(0)))
+            let sizes = || devices.iter().map(|d| d.info().size_bytes);
+            Ok(default_zone_bytes(sizes().min().unwrap_or(0), sizes().max().unwrap_or(0)))
         }
         ([], Some(wanted)) if wanted.is_power_of_two() => Ok(wanted),
         ([], Some(wanted)) => {

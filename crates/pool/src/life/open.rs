@@ -30,6 +30,7 @@ use crate::life::history::{age, earlier_with, is_diverged};
 use crate::life::roots::{Root, RootEnd, Roots, random_session};
 use crate::pool::{Inner, Pool};
 use crate::read::checksums::Checksums;
+use crate::segment::pool_segment::Codes;
 
 /// The constants of an open pool.
 pub(crate) struct PoolIdentity {
@@ -283,6 +284,7 @@ impl Pool {
             damaged: RankedMutex::new(BTreeSet::new()),
             damage_seen: AtomicU64::new(0),
             checksums: Checksums::new(),
+            codes: Codes::default(),
             rebuilt_blocks: AtomicU64::new(0),
             stripes_written: AtomicU64::new(0),
             payload_bytes: AtomicU64::new(0),

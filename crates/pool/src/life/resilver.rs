@@ -168,7 +168,7 @@ impl Pool {
         }
         // Readers that still hold the old segment read the old zones.
         let stripes = segment.stripes.read().clone();
-        let resilvered = Arc::new(PoolSegment::new(&descriptor, stripes, segment.moment));
+        let resilvered = Arc::new(PoolSegment::new(&descriptor, &inner.codes, stripes, segment.moment));
         inner.segments.write().insert(id, resilvered);
         if failure.is_none() {
             inner.damaged.lock().remove(&id);

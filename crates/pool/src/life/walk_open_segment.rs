@@ -95,7 +95,7 @@ impl Pool {
         if !d.columns.iter().all(inside) {
             return Err(PoolError::Misfit { id: d.id, source: OUTSIDE });
         }
-        let segment = PoolSegment::new(d, StripeIndex::default(), inner.devices.moment());
+        let segment = PoolSegment::new(d, &inner.codes, StripeIndex::default(), inner.devices.moment());
         assert!(from <= d.stripe_count(), "a walk begins after stripes that are listed");
         let mut listed = d.clone();
         listed.truncate_stripes(from);

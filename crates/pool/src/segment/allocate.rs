@@ -69,7 +69,7 @@ impl Pool {
                 stripes: Vec::new(),
                 state: SegmentState::Open,
             };
-            let segment = Arc::new(PoolSegment::new(&d, StripeIndex::default(), moment));
+            let segment = Arc::new(PoolSegment::new(&d, &inner.codes, StripeIndex::default(), moment));
             let before = inner.segments.write().insert(id, Arc::clone(&segment));
             assert!(before.is_none(), "a session uses a segment number once");
             return Ok(SegmentWriter::new(Arc::clone(inner), segment));

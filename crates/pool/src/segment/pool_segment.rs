@@ -9,16 +9,39 @@
 //!    (`PreparedStripe::record`).
 //! 4. `broken` never becomes false again.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use warpfire_env::sync::{Mutex, RwLock};
 use warpfire_erasure::Code;
 use warpfire_format::Uuid;
-use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind, SegmentState, SegmentStream};
+use warpfire_format::segment::{
+    LostColumn, SegmentColumns, SegmentDescriptor, SegmentKind, SegmentState, SegmentStream,
+};
 use warpfire_format::stripe::StripeIdentity;
-use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
+use warpfire_units::{BLOCK_BYTES, SegmentId};
 
 use crate::segment::stripe_index::StripeIndex;
+
+/// The codes of a pool's segments, one for each shape. The tables of a wide code take 16 KB, and a pool has
+/// few shapes and many segments.
+#[derive(Default)]
+pub(crate) struct Codes(Mutex<BTreeMap<(u16, u8), Code>>);
+
+impl Codes {
+    /// The code with so many data and parity columns.
+    ///
+    /// # Panics
+    /// If no segment can have the shape.
+    pub(crate) fn of_shape(&self, data: u16, parity: u8) -> Code {
+        let mut codes = self.0.lock();
+        let code = codes.entry((data, parity)).or_insert_with(|| {
+            Code::new(usize::from(data), usize::from(parity))
+                .expect("a descriptor's shape was verified when it was decoded or chosen")
+        });
+        code.clone()
+    }
+}
 
 /// One segment that the pool can read.
 pub(crate) struct PoolSegment {
@@ -28,7 +51,7 @@ pub(crate) struct PoolSegment {
     pub kind: SegmentKind,
     pub data: u16,
     pub parity: u8,
-    pub columns: Vec<(DeviceIndex, ZoneIndex)>,
+    pub columns: SegmentColumns,
     pub code: Code,
     /// Stripes that were written on enough columns.
     pub stripes: RwLock<StripeIndex>,
@@ -44,14 +67,13 @@ pub(crate) struct PoolSegment {
 
 impl PoolSegment {
     /// The segment of descriptor `d`, with `stripes` in place of the descriptor's.
-    pub(crate) fn new(d: &SegmentDescriptor, stripes: StripeIndex, moment: u64) -> Self {
+    pub(crate) fn new(d: &SegmentDescriptor, codes: &Codes, stripes: StripeIndex, moment: u64) -> Self {
         assert_eq!(
             d.columns.len(),
             usize::from(d.data) + usize::from(d.parity),
             "a segment has one zone for each column"
         );
-        let code = Code::new(usize::from(d.data), usize::from(d.parity))
-            .expect("a descriptor's shape was verified when it was decoded or chosen");
+        let code = codes.of_shape(d.data, d.parity);
         PoolSegment {
             id: d.id,
             epoch: d.epoch,

@@ -53,7 +53,7 @@ fn a_resilvered_column_never_takes_its_header_from_a_forged_one() {
     let fields = |columns: &[_], column: usize| {
         let of = WrittenSegment {
             descriptor: warpfire_pool::SegmentDescriptor {
-                columns: columns.to_vec(),
+                columns: columns.to_vec().into(),
                 ..written.descriptor.clone()
             },
             payload: Vec::new(),
