@@ -1,5 +1,6 @@
 //! The space that is left, the segments that are worth cleaning, the scrub of one segment, and the trim.
 
+use std::cmp::Reverse;
 use std::ops::ControlFlow;
 
 use warpfire_env::sync::atomic::Ordering;
@@ -13,7 +14,7 @@ use crate::limits::{
     LOG_RESERVE_SEGMENTS, LOG_SEGMENTS_MIN, RECOVERY_RESERVE, RESERVE_PART, RESERVE_SEGMENTS_MIN,
 };
 use crate::log::Log;
-use crate::segment_table::SegmentStage;
+use crate::segment_table::{SegmentEntry, SegmentStage};
 use crate::store::{LogError, LogStore, ScrubbedSegment, Space};
 use crate::stream::log_segments_in_bulk;
 
@@ -74,14 +75,6 @@ impl Log {
         self.pool.trim(progress).map_err(|e| self.latch.on_write(e))
     }
 
-    /// Sealed segments with live bytes, oldest first.
-    pub(crate) fn live_sealed(&self) -> Vec<SegmentId> {
-        let segment_table = self.segment_table.lock();
-        let live =
-            segment_table.iter().filter(|(_, e)| e.state == SegmentStage::Sealed && e.live_bytes() > 0);
-        live.map(|(id, _)| id).collect()
-    }
-
     /// Verifies the oldest segment with live bytes that is newer than `after`; the first one seals the open
     /// segments before.
     pub(crate) fn scrub_after(&self, after: Option<SegmentId>) -> Result<Option<ScrubbedSegment>, LogError> {
@@ -91,8 +84,12 @@ impl Log {
         // A segment that is alive now stays until the scrub has read it. Otherwise its zones might be reset
         // while they are read, and would look damaged.
         let _pin = self.pin();
-        let mut later = self.live_sealed().into_iter().filter(|id| Some(*id) > after);
-        let Some(segment) = later.next() else { return Ok(None) };
+        let (segment, left) = {
+            let segment_table = self.segment_table.lock();
+            let mut later = segment_table.live_sealed_after(after);
+            let Some(segment) = later.next() else { return Ok(None) };
+            (segment, later.count() as u64)
+        };
         let verified = match self.pool.verify(segment) {
             Ok(verified) => verified,
             Err(e) => return Err(LogError::Damaged(format!("{segment}: {e}").into())),
@@ -101,35 +98,30 @@ impl Log {
             segment,
             is_whole: verified.is_whole,
             read_bytes: verified.read_bytes,
-            left: later.count() as u64,
+            left,
         }))
     }
 
-    /// Sealed segments, best victim first: damaged ones, then by the benefit of cleaning for its cost,
-    /// (1-u)·age/(1+u), where u is the share of live bytes and age the number of segments made since
-    /// (Rosenblum and Ousterhout 1991).
+    /// Sealed segments, best victim first: damaged ones, then by the benefit of cleaning for its cost
+    /// (`victims`).
     pub(crate) fn choose_victims(&self, max: usize) -> Vec<SegmentId> {
         // Before the table is locked: this takes locks of the pool.
         let damaged = self.known_damaged();
         let segment_table = self.segment_table.lock();
         // From the table, under its lock: no segment in it is newer, whatever other threads open now.
         let newest = segment_table.newest_id();
-        let mut found: Vec<(bool, u128, SegmentId)> = Vec::new();
-        for (id, entry) in
-            segment_table.iter().filter(|(_, e)| e.state == SegmentStage::Sealed && e.live_bytes() > 0)
-        {
-            let is_damaged = damaged.contains(&id);
-            if is_damaged || entry.is_worth_cleaning() {
-                // By its own width: a segment with fewer data columns than a new one is not emptier for that.
-                let capacity = entry.capacity_bytes.max(1);
-                let live = entry.live_bytes().min(capacity);
-                let age = u128::from(newest - id.get()) + 1;
-                let gain = u128::from(capacity - live) * age * 1_000_000;
-                found.push((is_damaged, gain / u128::from(capacity + live), id));
-            }
-        }
+        let is_live = |e: &SegmentEntry| e.state == SegmentStage::Sealed && e.live_bytes() > 0;
+        let live = damaged.iter().filter(|id| segment_table.entry(**id).is_some_and(is_live));
+        let mut found: Vec<SegmentId> = live.copied().collect();
         // The oldest first among equals, so that the choice depends on nothing but the table.
-        found.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)).then(a.2.cmp(&b.2)));
-        found.into_iter().map(|(.., id)| id).take(max).collect()
+        found.sort_by_key(|id| (Reverse(segment_table.benefit(*id, newest)), *id));
+        found.truncate(max);
+        if found.len() == max {
+            return found;
+        }
+        let others = segment_table.victims(max.saturating_add(damaged.len()));
+        found.extend(others.into_iter().filter(|id| !damaged.contains(id)));
+        found.truncate(max);
+        found
     }
 }

@@ -17,11 +17,13 @@ mod mend;
 mod pending;
 mod pins;
 mod recover;
+mod segment_entry;
 mod segment_table;
 mod state_log;
 mod store;
 mod stream;
 mod upkeep_limit;
+mod victims;
 mod write_queue;
 
 pub use log::Log;

@@ -38,7 +38,7 @@ use crate::mend::Unmended;
 use crate::pending::PendingRecords;
 use crate::pins::{Pins, Retired};
 use crate::recover::{LogEnd, LogParts};
-use crate::segment_table::SegmentTable;
+use crate::segment_table::{SegmentEntry, SegmentStage, SegmentTable};
 use crate::state_log::StateLog;
 use crate::store::{Admit, LogError, LogPos, LogStore, Pin, ScrubbedSegment, Slices, Space, Stream};
 use crate::stream::{BulkStream, STREAMS};
@@ -433,7 +433,9 @@ impl LogStore for Log {
             return Ok(Vec::new());
         }
         self.seal_open(|id| known.contains(&id))?;
-        Ok(self.live_sealed().into_iter().filter(|id| known.contains(id)).collect())
+        let segment_table = self.segment_table.lock();
+        let is_live = |e: &SegmentEntry| e.state == SegmentStage::Sealed && e.live_bytes() > 0;
+        Ok(known.into_iter().filter(|id| segment_table.entry(*id).is_some_and(is_live)).collect())
     }
 
     fn scrub(&self, after: Option<SegmentId>) -> Result<Option<ScrubbedSegment>, LogError> {

@@ -8,7 +8,7 @@
 //! ```text
 //!                            ┌──── retain ────┐
 //!                            ▼  (under a pin) │
-//!   (new) ─open─▶ Open ─seal─▶ Sealed ─retire_empty─▶ Retired ─free─▶ Freeing ─take_freed─▶ (removed)
+//!   (new) ─add_open─▶ Open ─seal─▶ Sealed ─retire_empty─▶ Retired ─free─▶ Freeing ─take_freed─▶ (removed)
 //!                              when its last          when no older   when its `Freed` frame
 //!                              reference goes         pin is left     is durable
 //! ```
@@ -36,153 +36,26 @@
 //!    grows with the changes (`state_log::tests`).
 //! 10. `with_lost` holds the segments with a lost column, and `parities` counts segments by their parity. So
 //!     a whole table is known to be whole without a look at each segment.
+//! 11. `open` holds the open segments, and `victims` the sealed ones with live bytes that are worth cleaning,
+//!     so that neither is looked for among all segments (assert in `sums`, in debug builds).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 
 use warpfire_format::log_frame::{GREW_RUNS_MAX, LogFrame};
-use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentState, SegmentStream, StripeRun};
+use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentState, StripeRun};
 use warpfire_pool::{ColumnMove, OldZones, ResilveredSegment};
-use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
+use warpfire_units::{BLOCK_BYTES, SegmentId};
 
-use crate::limits::{COLUMN_EDIT_BYTES, EDIT_MAX_BYTES, VICTIM_LIVE_MAX_PERCENT};
+use crate::limits::{COLUMN_EDIT_BYTES, EDIT_MAX_BYTES};
 use crate::pins::{Pins, Retired};
 use crate::state_log::SavedChange;
+use crate::victims::{Victims, benefit};
 
-/// The states of a segment; the transitions are drawn at the head of this file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum SegmentStage {
-    /// A stream appends to it.
-    Open,
-    /// Complete, and referred to.
-    Sealed,
-    /// Complete, without references, and perhaps read under a pin.
-    Retired,
-    /// Without references and pins; its zones wait for a durable `Freed` frame.
-    Freeing,
-}
-
-/// One bulk segment.
-pub(crate) struct SegmentEntry {
-    logged: SegmentDescriptor,
-    /// Stripes that are written and in no `Grew` frame yet.
-    unlogged_runs: Vec<StripeRun>,
-    /// Columns that were moved, in no `Moved` frame yet.
-    unlogged_moves: Vec<ColumnMove>,
-    /// Columns that are lost now.
-    lost: Vec<LostColumn>,
-    /// The state that the commit log knows, `None` before the `Opened` frame.
-    logged_as: Option<SegmentStage>,
-    pub(crate) state: SegmentStage,
-    /// Whether the saved state has the segment.
-    is_saved: bool,
-    live_bytes: Option<u64>,
-    /// Entries in the queue of `Pins`. A segment retired twice has two.
-    queued: u32,
-    /// Payload bytes in its stripes and, while it is open, in its stream's buffer.
-    pub(crate) written_bytes: u64,
-    /// Payload bytes that its columns hold if all its stripes are full. Segments of other widths hold others.
-    pub(crate) capacity_bytes: u64,
-}
-
-impl SegmentEntry {
-    /// Referenced bytes, at most the segment's length, since two references may share bytes. All of them
-    /// while the count is unknown.
-    pub(crate) fn live_bytes(&self) -> u64 {
-        self.live_bytes.map_or(self.written_bytes, |live| live.min(self.written_bytes))
-    }
-
-    /// Parity columns of the segment.
-    pub(crate) fn parity(&self) -> u8 {
-        self.logged.parity
-    }
-
-    /// Data columns of the segment.
-    pub(crate) fn data(&self) -> u16 {
-        self.logged.data
-    }
-
-    /// Whether it holds tables.
-    pub(crate) fn is_table(&self) -> bool {
-        self.logged.stream == SegmentStream::Table
-    }
-
-    /// The devices of its columns as of now, each with whether the column is lost.
-    pub(crate) fn columns(&self) -> impl Iterator<Item = (DeviceIndex, bool)> + '_ {
-        self.places().map(|(device, _, is_lost)| (device, is_lost))
-    }
-
-    /// The devices and zones of its columns as of now, each with whether the column is lost.
-    pub(crate) fn places(&self) -> impl Iterator<Item = (DeviceIndex, ZoneIndex, bool)> + '_ {
-        let is_lost = |column| self.lost.iter().any(|lost| lost.column == column);
-        (0u16..).zip(&self.logged.columns).map(move |(column, place)| {
-            let moved = self.unlogged_moves.iter().rev().find(|moved| moved.column == column);
-            let (device, zone) = moved.map_or(*place, |moved| moved.to);
-            (device, zone, is_lost(column))
-        })
-    }
-
-    /// Whether cleaning the segment gains enough for its cost.
-    pub(crate) fn is_worth_cleaning(&self) -> bool {
-        is_worth_cleaning(self.live_bytes(), self.capacity_bytes)
-    }
-
-    /// The segment as a root describes it; `None` if the commit log does not know it, or has freed it.
-    fn in_root(&self) -> Option<SegmentDescriptor> {
-        _ = self.logged_as.filter(|stage| *stage != SegmentStage::Freeing)?;
-        let mut descriptor = self.logged.clone();
-        self.lost.iter().for_each(|lost| _ = descriptor.note_lost(*lost));
-        Some(descriptor)
-    }
-
-    fn sums(&self) -> SegmentSums {
-        let live_bytes = self.live_bytes();
-        let rest_bytes = self.capacity_bytes.saturating_sub(self.written_bytes);
-        let unreferenced_bytes = self.written_bytes - live_bytes;
-        let of_all = SegmentSums { live_bytes, ..SegmentSums::default() };
-        if self.state == SegmentStage::Open {
-            return SegmentSums { open_rest_bytes: rest_bytes, garbage_bytes: unreferenced_bytes, ..of_all };
-        }
-        let garbage_bytes = unreferenced_bytes + rest_bytes;
-        let stuck_bytes = if self.is_worth_cleaning() { 0 } else { garbage_bytes };
-        SegmentSums { garbage_bytes, stuck_bytes, ..of_all }
-    }
-}
+pub(crate) use crate::segment_entry::{SegmentEntry, SegmentStage, SegmentSums};
 
 /// Longest table of which debug builds count the sums anew.
 const RECOUNTED_MAX: usize = 200;
-
-/// Sums over the segments, in payload bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct SegmentSums {
-    pub(crate) live_bytes: u64,
-    /// The unwritten rest of open segments: free while a stream can fill it.
-    pub(crate) open_rest_bytes: u64,
-    /// Written bytes without a reference, and the unwritten rest of sealed segments.
-    pub(crate) garbage_bytes: u64,
-    /// The part of `garbage_bytes` in sealed segments that are not worth cleaning.
-    pub(crate) stuck_bytes: u64,
-}
-
-impl SegmentSums {
-    fn add(&mut self, more: SegmentSums) {
-        self.live_bytes += more.live_bytes;
-        self.open_rest_bytes += more.open_rest_bytes;
-        self.garbage_bytes += more.garbage_bytes;
-        self.stuck_bytes += more.stuck_bytes;
-    }
-
-    fn remove(&mut self, less: SegmentSums) {
-        self.live_bytes -= less.live_bytes;
-        self.open_rest_bytes -= less.open_rest_bytes;
-        self.garbage_bytes -= less.garbage_bytes;
-        self.stuck_bytes -= less.stuck_bytes;
-    }
-}
-
-/// Whether cleaning a segment with so many live bytes of so many that it can hold gains enough for its cost.
-pub(crate) fn is_worth_cleaning(live_bytes: u64, capacity_bytes: u64) -> bool {
-    live_bytes * 100 < capacity_bytes * VICTIM_LIVE_MAX_PERCENT
-}
 
 /// Every bulk segment.
 #[derive(Default)]
@@ -200,6 +73,8 @@ pub(crate) struct SegmentTable {
     old_zones_in_log: Vec<OldZones>,
     /// Segments with lost columns.
     with_lost: BTreeSet<SegmentId>,
+    open: BTreeSet<SegmentId>,
+    victims: Victims,
     /// Number of segments with so many parity columns.
     parities: BTreeMap<u8, usize>,
     /// Payload bytes of the stripes that are in no `Grew` frame yet, padding included.
@@ -248,7 +123,7 @@ impl SegmentTable {
         let mut table = SegmentTable { with_lost: with_lost.collect(), unsaved, ..SegmentTable::default() };
         segments.values().for_each(|entry| *table.parities.entry(entry.parity()).or_default() += 1);
         table.segments = segments;
-        table.sums = table.counted();
+        table.count_all();
         table
     }
 
@@ -259,7 +134,44 @@ impl SegmentTable {
             self.segments.len() > RECOUNTED_MAX || self.sums == self.counted(),
             "the sums are those of the segments"
         );
+        debug_assert!(
+            self.segments.len() > RECOUNTED_MAX
+                || (self.victims == self.sorted_victims() && self.open == self.counted_open()),
+            "victims and open segments are those of the table"
+        );
         self.sums
+    }
+
+    /// Counts all segments anew.
+    fn count_all(&mut self) {
+        self.sums = self.counted();
+        self.victims = self.sorted_victims();
+    }
+
+    fn sorted_victims(&self) -> Victims {
+        let mut victims = Victims::default();
+        self.segments.iter().for_each(|(id, entry)| victims.shift(*id, None, entry.shelf()));
+        victims
+    }
+
+    fn counted_open(&self) -> BTreeSet<SegmentId> {
+        let is_open = |(_, entry): &(&SegmentId, &SegmentEntry)| entry.state == SegmentStage::Open;
+        self.segments.iter().filter(is_open).map(|(id, _)| *id).collect()
+    }
+
+    /// Sealed segments with live bytes that are worth cleaning, at most `max`, those with the most benefit for
+    /// the cost first.
+    pub(crate) fn victims(&self, max: usize) -> Vec<SegmentId> {
+        let newest = self.newest_id();
+        self.victims.best(newest, max, |id| self.benefit(id, newest))
+    }
+
+    /// The benefit of cleaning a segment for its cost.
+    pub(crate) fn benefit(&self, id: SegmentId, newest: u64) -> u128 {
+        // By its own width: a segment with fewer data columns than a new one is not emptier for that.
+        self.segments
+            .get(&id)
+            .map_or(0, |entry| benefit(entry.live_bytes(), entry.capacity_bytes, newest - id.get() + 1))
     }
 
     fn counted(&self) -> SegmentSums {
@@ -271,10 +183,11 @@ impl SegmentTable {
     /// Changes an entry, and the sums with it. `None` if there is no such segment.
     fn change<T>(&mut self, id: SegmentId, act: impl FnOnce(&mut SegmentEntry) -> T) -> Option<T> {
         let entry = self.segments.get_mut(&id)?;
-        let before = entry.sums();
+        let (before, shelf) = (entry.sums(), entry.shelf());
         let done = act(entry);
         self.sums.add(entry.sums());
         self.sums.remove(before);
+        self.victims.shift(id, shelf, entry.shelf());
         Some(done)
     }
 
@@ -303,7 +216,7 @@ impl SegmentTable {
     }
 
     /// Adds a segment that was just allocated and holds `capacity_bytes` of payload.
-    pub(crate) fn open(&mut self, mut logged: SegmentDescriptor, capacity_bytes: u64) {
+    pub(crate) fn add_open(&mut self, mut logged: SegmentDescriptor, capacity_bytes: u64) {
         assert_eq!(logged.state, SegmentState::Open, "a new segment takes appends");
         logged.stripes.clear();
         let entry = SegmentEntry {
@@ -320,6 +233,7 @@ impl SegmentTable {
             logged,
         };
         self.dirty.insert(entry.logged.id);
+        self.open.insert(entry.logged.id);
         if !entry.lost.is_empty() {
             self.with_lost.insert(entry.logged.id);
         }
@@ -408,6 +322,7 @@ impl SegmentTable {
     /// Ends the segment: all its stripes are written, and no append follows.
     pub(crate) fn seal(&mut self, id: SegmentId, pins: &Pins<Retired>) {
         self.dirty.insert(id);
+        self.open.remove(&id);
         let sealed = self.change(id, |entry| {
             assert_eq!(entry.state, SegmentStage::Open, "a segment is sealed once");
             entry.state = SegmentStage::Sealed;
@@ -419,10 +334,20 @@ impl SegmentTable {
 
     /// Open segments that hold bytes and have no reference.
     pub(crate) fn open_and_dead(&self) -> BTreeSet<SegmentId> {
-        let dead = |e: &SegmentEntry| {
-            e.state == SegmentStage::Open && e.written_bytes > 0 && e.live_bytes == Some(0)
-        };
-        self.segments.iter().filter(|(_, e)| dead(e)).map(|(id, _)| *id).collect()
+        let dead = |e: &SegmentEntry| e.written_bytes > 0 && e.live_bytes == Some(0);
+        self.open().filter(|(_, e)| dead(e)).map(|(id, _)| id).collect()
+    }
+
+    /// Segments that take appends.
+    pub(crate) fn open(&self) -> impl Iterator<Item = (SegmentId, &SegmentEntry)> {
+        self.open.iter().filter_map(|id| Some((*id, self.segments.get(id)?)))
+    }
+
+    /// Sealed segments with live bytes that are newer than `after`, oldest first.
+    pub(crate) fn live_sealed_after(&self, after: Option<SegmentId>) -> impl Iterator<Item = SegmentId> {
+        let newer = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let is_live = |e: &SegmentEntry| e.state == SegmentStage::Sealed && e.live_bytes() > 0;
+        self.segments.range(newer).filter(move |(_, e)| is_live(e)).map(|(id, _)| *id)
     }
 
     /// Counts one more reference. A segment that does not exist is passed over: damaged metadata may name
@@ -458,7 +383,7 @@ impl SegmentTable {
             entry.live_bytes = Some(live.get(id).copied().unwrap_or(0));
             retire_empty(*id, entry, pins);
         }
-        self.sums = self.counted();
+        self.count_all();
     }
 
     /// Takes note that `Pins` has returned one of the segment's entries. After the last one the segment is
@@ -614,7 +539,7 @@ fn retire_empty(id: SegmentId, entry: &mut SegmentEntry, pins: &Pins<Retired>) {
 #[cfg(test)]
 mod tests {
     use warpfire_format::segment::SegmentStream;
-    use warpfire_units::ZoneIndex;
+    use warpfire_units::{DeviceIndex, ZoneIndex};
 
     use super::*;
 
@@ -637,7 +562,7 @@ mod tests {
         let mut table = SegmentTable::default();
         let widest = opened(1, 250, 8);
         let id = widest.id;
-        table.open(widest, 1 << 20);
+        table.add_open(widest, 1 << 20);
         for n in 0..GREW_RUNS_MAX {
             table.grow(id, 1 + (n % 2) as u16);
         }
@@ -656,7 +581,7 @@ mod tests {
         for n in 1..=3 {
             let descriptor = opened(n, 3, if n == 3 { 2 } else { 1 });
             let id = descriptor.id;
-            table.open(descriptor, 1 << 20);
+            table.add_open(descriptor, 1 << 20);
             table.seal(id, &pins);
         }
         assert!(table.has_narrower(2) && !table.has_narrower(1));

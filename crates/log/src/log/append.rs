@@ -83,7 +83,7 @@ impl Log {
         self.seal(open);
         assert!(open.is_none(), "a stream has one open segment");
         // In the table before any stripe of it can complete, which looks it up there.
-        self.segment_table.lock().open(writer.descriptor(), writer.remaining_bytes());
+        self.segment_table.lock().add_open(writer.descriptor(), writer.remaining_bytes());
         stream.publish_open(writer.id());
         *open = Some(OpenSegment::new(writer));
         self.note_room();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
 use super::MemLogOptions;
-use crate::segment_table::is_worth_cleaning;
+use crate::segment_entry::is_worth_cleaning;
 use crate::store::{LogError, Slices, Space, Stream};
 use crate::stream::{room_wanted_bytes, slot, starts_on_block};
 
