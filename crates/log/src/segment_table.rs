@@ -159,8 +159,8 @@ impl SegmentTable {
         self.segments.iter().filter(is_open).map(|(id, _)| *id).collect()
     }
 
-    /// Sealed segments with live bytes that are worth cleaning, at most `max`, those with the most benefit for
-    /// the cost first.
+    /// Sealed segments with live bytes that are worth cleaning, at most `max`, those with the most benefit
+    /// for the cost first.
     pub(crate) fn victims(&self, max: usize) -> Vec<SegmentId> {
         let newest = self.newest_id();
         self.victims.best(newest, max, |id| self.benefit(id, newest))

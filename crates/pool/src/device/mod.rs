@@ -14,6 +14,8 @@ pub(crate) mod geometry;
 pub(crate) mod stranded;
 // Discards free zones of devices.
 pub(crate) mod trim;
+// Tracks the free zones of one device.
+mod device_zones;
 // A set of zones: one bit each.
 mod zone_set;
 // Tracks which zones are free and chooses the next ones.

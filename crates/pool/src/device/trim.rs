@@ -16,7 +16,8 @@ use std::ops::{ControlFlow, Range};
 
 use warpfire_units::DeviceIndex;
 
-use crate::device::zones::{FreePlace, TakenZone, Zones};
+use crate::device::device_zones::FreePlace;
+use crate::device::zones::{TakenZone, Zones};
 use crate::error::PoolError;
 use crate::pool::{Inner, Pool};
 

@@ -30,7 +30,8 @@ pub struct CreateOptions {
     pub parity: u8,
     /// Bytes in a zone, a power of two of at least 64 KiB, or 128 KiB where a segment may have one data
     /// column. `None` stands for 1/256 of the smallest device,
-    /// between 1 and 256 MiB, or up to 1 GiB where a device would have more than 65,536 zones. Zoned devices have a zone size of their own.
+    /// between 1 and 256 MiB, or up to 1 GiB where a device would have more than 65,536 zones. Zoned devices
+    /// have a zone size of their own.
     pub zone_bytes: Option<u64>,
     /// Whether to overwrite devices that belong to a pool.
     pub force: bool,
