@@ -2,7 +2,8 @@
  * warpfire.h: rearranges files on a mounted pool by moving pointers; the second part is transactions.
  *
  * Each call on a file works on a file that is open on the mount. It takes effect as a whole or not at all,
- * and moves no data. All functions return 0, or -1 with errno:
+ * and moves no data, except bytes of a recent write of up to 32 KiB that are still in metadata. All functions
+ * return 0, or -1 with errno:
  *
  *   ENOTTY  the file is not on a mounted pool
  *   EINVAL  no regular file; an insertion past the end; a lease of more than a day
@@ -69,7 +70,11 @@ static inline int warpfire_slice_ioctl(int fd, unsigned long number, struct warp
 {
     struct stat status;
     block->version = WARPFIRE_VERSION;
-    return ioctl(fd, number, block) == -1 ? -1 : fstat(fd, &status);
+    if (ioctl(fd, number, block) == -1)
+        return -1;
+    /* The call has taken effect, whatever this returns. */
+    (void)fstat(fd, &status);
+    return 0;
 }
 
 /* Takes a range of a file as a slice, clipped to the end of the file. */
@@ -183,11 +188,14 @@ static inline int warpfire_drop(int fd, uint64_t slice)
  *   EINVAL  another version, or unknown flags
  *   ENOENT  no such transaction, it has ended, or it is another user's
  *   EBUSY   COMMIT: a file or a working directory in the view is in use; the transaction stays open. With
- *           WARPFIRE_TX_CHAIN they may be in use, but no directory may be listed.
+ *           WARPFIRE_TX_CHAIN up to 64 of them may be in use, but no directory may be listed, and no program
+ *           may store into a mapping all the while.
  *           COMMIT, ABORT: another call is ending it
  *   EAGAIN  BEGIN: too many transactions are open
  *   EDQUOT  BEGIN: this user has too many transactions open, or views of ended ones with open files
  *   EROFS   BEGIN: the mount is read-only
+ *   EDQUOT, ENOMEM  COMMIT: others have changed something that it read, and there is no memory to repeat its
+ *           calls; the transaction has been aborted
  *   ENOSPC, EIO ...  COMMIT: an error of the filesystem; the transaction has been aborted
  */
 struct warpfire_tx_args {

@@ -40,6 +40,10 @@ Exit codes besides those of every command:
   126  the program cannot be executed
   127  the program does not exist
 
+For an ordinary user 'tx run' makes a user namespace with this user and this group alone: there, files of \
+others belong to 'nobody', set-user-id programs do not change the user, and no file can be given to another \
+group. In the directory of 'tx begin' nothing of that applies.
+
 A transaction sees the pool as it was when the transaction began, and its own changes. A transaction from \
 'tx begin' is aborted when it has been idle for an hour ('mount --tx-timeout' sets another time). A \
 transaction from 'tx run' ends with that command, however the command ends.
