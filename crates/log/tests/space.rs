@@ -3,7 +3,7 @@
 mod rig;
 
 use rig::{Client, SHAPES, ZONES, content};
-use warpfire_log::{LogStore, Stream};
+use warpfire_log::{Admit, LogError, LogStore, Stream};
 use warpfire_sim_env::SimRandom;
 use warpfire_units::SlicePtr;
 
@@ -55,6 +55,21 @@ fn the_reserve_of_a_small_pool_is_nine_segments() {
     let shape = SHAPES[0];
     let log = shape.create(&shape.world(6)).unwrap();
     assert_eq!(log.space().reserve_bytes, 9 * log.segment_bytes());
+}
+
+/// Upkeep asks for no admission, so deletions leave it four of the reserve's six segments.
+#[test]
+fn deletions_leave_two_thirds_of_the_reserve_to_upkeep() {
+    let shape = SHAPES[0];
+    let log = shape.create(&shape.world(6)).unwrap();
+    let space = log.space();
+    for (caller, kept) in [(Admit::User, space.reserve_bytes), (Admit::Reserve, space.reserve_bytes / 3 * 2)]
+    {
+        let room = space.free_bytes - kept;
+        log.admit(room, caller).unwrap();
+        let beyond = log.admit(room + 1, caller);
+        assert!(matches!(beyond, Err(LogError::NoSpace)), "{caller:?}: {beyond:?}");
+    }
 }
 
 #[test]

@@ -212,6 +212,20 @@ mod tests {
     use crate::memtable::KEY_BYTES_MAX;
 
     #[test]
+    fn a_read_set_counts_the_memory_of_its_keys_their_numbers_and_its_ranges() {
+        let keys: Vec<[u8; 8]> = (0..1000u64).map(u64::to_be_bytes).collect();
+        let memory = |keys: &[[u8; 8]], ranges: &[(Vec<u8>, RangeEnd)]| {
+            ReadSet::new(Seq(1), keys, ranges.iter().cloned()).memory_bytes()
+        };
+        let range = (vec![b'a'; 100], Some(vec![b'b'; 100]));
+        assert_eq!(memory(&[], &[]), 0);
+        assert!(memory(&[], std::slice::from_ref(&range)) >= 200);
+        let of_keys = memory(&keys, &[]);
+        assert!(of_keys >= keys.len() * (8 + NUMBER_BYTES), "{of_keys}");
+        assert_eq!(memory(&keys, &[range.clone()]), of_keys + memory(&[], &[range]));
+    }
+
+    #[test]
     fn a_key_counts_once_and_very_many_count_as_everything() {
         let mut reads = ReadSet::new(Seq(1), [&b"a"[..], b"b", b"a", b""], []);
         let keys: Vec<&[u8]> = reads.keys().collect();

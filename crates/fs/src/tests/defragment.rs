@@ -75,6 +75,18 @@ fn reads_of_single_pieces_defragment_nothing() {
 }
 
 #[test]
+fn a_region_is_defragmented_once_as_many_bytes_were_read_as_it_holds() {
+    const PART: usize = MEGABYTE / 8;
+    let fs = open(format(), Fs::format);
+    let (node, bytes) = shredded(&fs, 2 * MEGABYTE, 4096);
+    for n in 1..=8 {
+        // The same part each time: the bytes that were read count, and not the part of the region.
+        read(&fs, &node, &bytes[..PART], PART);
+        assert_eq!(fs.defragment_counts().regions, u64::from(n == 8), "after {n} reads of an eighth");
+    }
+}
+
+#[test]
 fn large_pieces_and_pieces_that_holes_keep_apart_are_left_alone() {
     let fs = open(format(), Fs::format);
     let (node, bytes) = shredded(&fs, 2 * MEGABYTE, 64 << 10);

@@ -327,6 +327,23 @@ fn a_listing_goes_on_by_name_whatever_changes() {
     assert_eq!(&again[0].1.name[..], b"n00499", "a cookie names its place, though n00498 is gone");
 }
 
+#[test]
+fn a_listing_that_may_pass_damage_is_the_usual_one_where_there_is_none() {
+    let fs = world();
+    let root = fs.root();
+    let node = file(&fs, &root, "file", b"");
+    let dir = fs.mkdir(&ROOT, &root, b"dir", mode(0o700)).unwrap();
+    for name in ["a", "b", "c"] {
+        file(&fs, &dir, name, b"");
+    }
+    for (after, max) in [(None, 10), (Some(&b"a"[..]), 1), (Some(b"c"), 10)] {
+        let usual = fs.readdir(&ROOT, &dir, after, max).unwrap();
+        assert_eq!(fs.readdir_past_damage(&ROOT, &dir, after, max).unwrap(), (usual, false));
+    }
+    refused!(fs.readdir_past_damage(&ROOT, &node, None, 10), FsError::NotDirectory);
+    refused!(fs.readdir_past_damage(&BOB, &dir, None, 10), FsError::AccessDenied);
+}
+
 /// All entries that a handle lists after a cookie, in answers of up to `room` entries.
 fn visited(fs: &TestFs, handle: &DirHandle, from: u64, room: usize) -> Vec<(u64, Vec<u8>, NodeRef)> {
     let mut seen: Vec<(u64, Vec<u8>, NodeRef)> = Vec::new();

@@ -2,14 +2,16 @@
 //! the end.
 
 use std::thread;
+use std::time::Duration;
 use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
+use warpfire_format::fs::{KeyBuf, dentry_key, inode_key};
 use warpfire_meta::Storage;
 
 use super::check::check;
 use super::{TestRandom, world_with};
 use crate::acl::Caller;
-use crate::{Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode};
+use crate::{Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode, SetAttr};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
@@ -163,6 +165,80 @@ fn a_power_cut_among_threads_leaves_sums_that_agree() {
             }
         });
     }
+}
+
+/// A rename finds its file before it has the locks. Under them the name may lead to another file.
+#[test]
+fn a_rename_moves_the_file_that_the_name_leads_to_under_its_locks() {
+    for round in 0..4 {
+        let (engine, clock) = world_with();
+        let fs = Fs::open(engine.clone(), clock, FsOptions::default()).unwrap();
+        let dir = |name| fs.mkdir(&ROOT, &fs.root(), name, NewMode::exact(0o755)).unwrap();
+        let (from, to) = (dir(b"from"), dir(b"to"));
+        let make = |bytes: &[u8]| fs.create_file(&ROOT, &from, b"x", NewMode::exact(0o644), bytes).unwrap();
+        make(b"old");
+        thread::scope(|s| {
+            let closed = to.children.write();
+            let renames = s.spawn(|| fs.rename(&ROOT, (&from, b"x"), (&to, b"y"), RenameMode::Replace));
+            // Long enough that it mostly has found the file, and waits for the directory.
+            thread::park_timeout(Duration::from_millis(20));
+            let replaced = s.spawn(|| {
+                fs.unlink(&ROOT, &from, b"x").unwrap();
+                make(b"new");
+            });
+            replaced.join().unwrap();
+            drop(closed);
+            renames.join().unwrap().unwrap();
+        });
+        assert_eq!(fs.read_file(&ROOT, &to, b"y").unwrap(), b"new", "round {round}");
+        assert!(matches!(fs.lookup(&ROOT, &from, b"x"), Err(FsError::NotFound)), "round {round}");
+        fs.sync().unwrap();
+        check(&*engine, &format!("round {round}"));
+    }
+}
+
+/// A lookup makes no node of a record that it read before a change, because the record's counter has moved.
+#[test]
+fn every_call_that_changes_a_record_moves_its_counter() {
+    let (engine, clock) = world_with();
+    let fs = Fs::open(engine, clock, FsOptions::default()).unwrap();
+    let root = fs.root();
+    let mode = NewMode::exact(0o755);
+    let name = |dir: &NodeRef, name: &[u8]| dentry_key(fs.volume, dir.ino(), name);
+    let moves = |what: &str, keys: &[KeyBuf], call: &dyn Fn() -> Result<(), FsError>| {
+        let before: Vec<u64> = keys.iter().map(|key| fs.version_counters.at(key)).collect();
+        call().unwrap_or_else(|e| panic!("{what}: {e}"));
+        for (n, (key, before)) in keys.iter().zip(before).enumerate() {
+            assert_ne!(fs.version_counters.at(key), before, "{what}: key {n}");
+        }
+    };
+    let rename = |from: (&NodeRef, &[u8]), to: (&NodeRef, &[u8]), mode| fs.rename(&ROOT, from, to, mode);
+    let replace = RenameMode::Replace;
+    for file in [b"a", b"b", b"c", b"d"] {
+        fs.create_file(&ROOT, &root, file, mode, b"some bytes").unwrap();
+    }
+    let (one, two) =
+        (fs.mkdir(&ROOT, &root, b"1", mode).unwrap(), fs.mkdir(&ROOT, &root, b"2", mode).unwrap());
+    let inner = fs.mkdir(&ROOT, &one, b"inner", mode).unwrap();
+    let of_dir = |dir: &NodeRef| inode_key(fs.volume, dir.ino());
+    moves("rename", &[name(&root, b"a"), name(&one, b"x")], &|| rename((&root, b"a"), (&one, b"x"), replace));
+    moves("replace", &[name(&one, b"x"), name(&root, b"b")], &|| {
+        rename((&one, b"x"), (&root, b"b"), replace)
+    });
+    moves("exchange", &[name(&root, b"b"), name(&root, b"c")], &|| {
+        rename((&root, b"b"), (&root, b"c"), RenameMode::Exchange)
+    });
+    let keys = [name(&one, b"inner"), name(&two, b"inner"), of_dir(&inner), of_dir(&one), of_dir(&two)];
+    moves("move a directory", &keys, &|| rename((&one, b"inner"), (&two, b"inner"), replace));
+    let file = fs.lookup(&ROOT, &root, b"d").unwrap();
+    moves("write", &[name(&root, b"d")], &|| fs.write(&ROOT, &file, Position::At(2), b"x").map(drop));
+    moves("truncate", &[name(&root, b"d")], &|| fs.truncate(&ROOT, &file, 3));
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    moves("set attributes", &[name(&root, b"d")], &|| fs.setattr(&ROOT, &file, &set).map(drop));
+    moves("link", &[name(&root, b"d")], &|| fs.link(&ROOT, &file, &root, b"e").map(drop));
+    moves("unlink one of two", &[name(&root, b"d"), of_dir(&file)], &|| fs.unlink(&ROOT, &root, b"d"));
+    moves("unlink", &[name(&root, b"c")], &|| fs.unlink(&ROOT, &root, b"c"));
+    moves("rmdir", &[name(&two, b"inner"), of_dir(&inner)], &|| fs.rmdir(&ROOT, &two, b"inner"));
 }
 
 /// `unlink` once waited for the state of the directory while it held the file's. `rename` takes both by

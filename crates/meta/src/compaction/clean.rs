@@ -180,7 +180,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
 
     /// Refuses to begin writing tables of `bytes` unless they leave room in which to clean. A job that began
     /// without that room would run out of it, and its garbage would take the room for cleaning.
-    pub(super) fn check_room_for(&self, bytes: u64) -> Result<(), MetaError> {
+    pub(crate) fn check_room_for(&self, bytes: u64) -> Result<(), MetaError> {
         self.check_free(bytes + self.log.space().reserve_bytes / CLEANING_PART)
     }
 

@@ -192,6 +192,45 @@ fn cleaning_empties_a_segment_that_only_operands_name() {
     assert_eq!(read(&*engine, b"key"), [own(1), own(2)].concat());
 }
 
+/// No table names the bytes, so no job makes their segment free: the cleaning itself does.
+#[test]
+fn a_segment_with_bytes_of_a_transaction_alone_is_free_after_its_cleaning() {
+    let engine = open(60);
+    let tx = TxStore::begin(Arc::clone(&engine), ListSchema, &unlimited());
+    let slice = tx.write(Stream::Large, &own(1), Admit::User).unwrap()[0];
+    let mut batch = Batch::new();
+    batch.put(b"own", &pointer_item(slice));
+    tx.commit(&batch, None, Admit::User).unwrap();
+    tx.release(&[slice]);
+    for _ in 0..3 {
+        let garbage = engine.write(Stream::Large, &vec![7; 200 << 10], Admit::User).unwrap();
+        engine.release(&garbage);
+    }
+    engine.sync(Seq::MAX).unwrap();
+    assert!(engine.log().readable_bytes(slice.segment) > 0);
+    assert!(engine.inner_for_tests().clean_step().unwrap(), "it has moved bytes");
+    assert_eq!(engine.log().readable_bytes(slice.segment), 0, "the segment is free");
+    assert_eq!(read(&tx, b"own"), own(1));
+}
+
+/// Each table lists the segments that its own values name: cleaning rewrites the tables that list a victim.
+#[test]
+fn each_table_of_a_job_has_the_references_of_its_own_values() {
+    let engine = open(60);
+    for n in 0..2000u64 {
+        put(&*engine, format!("{n:0100}").as_bytes(), &n.to_le_bytes());
+    }
+    engine.compact().unwrap();
+    let table_set = engine.inner_for_tests().table_set();
+    let referred: Vec<u64> = table_set
+        .tables()
+        .map(|(_, table)| table.entry().references.iter().map(|(_, bytes)| *bytes).sum())
+        .collect();
+    assert!(referred.len() > 1, "the keys fill several tables");
+    assert_eq!(referred.iter().sum::<u64>(), 2000 * 8);
+    assert!(referred.iter().all(|bytes| *bytes > 0), "{referred:?}");
+}
+
 /// Cleaning copies the bytes once. The copy has as many references as it has names, and stays until the last
 /// one goes.
 #[test]

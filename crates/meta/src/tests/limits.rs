@@ -69,6 +69,15 @@ fn all_free_bytes_are_free_and_one_more_is_not() {
     assert!(is_no_space(&engine.inner_for_tests().check_free(free_bytes + 1)));
 }
 
+#[test]
+fn a_table_leaves_a_third_of_the_reserve_to_cleaning() {
+    let engine = open(MemLog::new(), Background::Manual);
+    let space = engine.log().space();
+    let room = space.free_bytes - space.reserve_bytes / 3;
+    assert!(engine.inner_for_tests().check_room_for(room).is_ok());
+    assert!(is_no_space(&engine.inner_for_tests().check_room_for(room + 1)));
+}
+
 /// No step of the background can gain anything here, and each ends with a gain that the caller looks at.
 #[test]
 fn a_caller_goes_on_waiting_while_the_background_gains() {

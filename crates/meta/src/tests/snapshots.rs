@@ -1,6 +1,7 @@
 //! Persistent snapshots: what an engine keeps for them, over crashes and openings.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use warpfire_log::{Admit, MemLog, MemLogOptions, RecoveredLog, Stream};
 use warpfire_sim_env::mix;
@@ -9,7 +10,8 @@ use warpfire_units::Seq;
 use super::small;
 use crate::testing::{ListSchema, pointer_item, snapshot_key, text_item};
 use crate::{
-    Background, Batch, Engine, EngineOptions, KeyRange, MetaError, SeqRange, SliceStore, SnapshotStore, Store,
+    Background, Batch, Engine, EngineOptions, KeyRange, MetaError, SeqRange, SliceStore, SnapshotStore,
+    SnapshotView, Store,
 };
 
 type TestEngine = Engine<MemLog, ListSchema>;
@@ -42,6 +44,18 @@ fn value(engine: &TestEngine, key: &[u8], at: Seq) -> Option<Vec<u8>> {
 fn reopened(engine: &TestEngine) -> TestEngine {
     let (log, recovered) = engine.log().crash();
     open(log, recovered)
+}
+
+#[test]
+fn the_view_of_a_snapshot_has_the_space_of_the_pool() {
+    let engine = Arc::new(open(MemLog::new(), RecoveredLog::empty()));
+    put(&engine, b"key", b"then");
+    let seq = make_snapshot(&engine);
+    put(&engine, b"key", b"now");
+    let view = SnapshotView::open(&engine, seq).unwrap();
+    let (shown, space) = (view.space().unwrap(), engine.space().unwrap());
+    assert_eq!((shown.total_bytes, shown.free_bytes), (space.total_bytes, space.free_bytes));
+    assert!(space.total_bytes > 0);
 }
 
 #[test]

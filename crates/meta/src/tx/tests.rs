@@ -3,7 +3,7 @@
 use warpfire_log::{Admit, Stream};
 use warpfire_units::Seq;
 
-use super::{TxMark, TxStore};
+use super::{INLINE_ALWAYS_BYTES, INLINE_MEMORY_BYTES_MAX, TxMark, TxStore};
 use crate::testing::{ListSchema, Rng, clear_item, pointer_item, text_item, unlimited};
 use crate::{
     Batch, CommitError, Direction, KeyRange, MapStore, MemoryBudget, MemoryLimits, MemoryRefused, MetaError,
@@ -55,6 +55,25 @@ fn a_transaction_knows_which_keys_it_has_changed() {
     }
     tx.note_read(b"read");
     assert!(!tx.has_changed(b"read"));
+}
+
+/// Bytes in values take memory until the commit, so a transaction with many writes the others as slices.
+#[test]
+fn a_transaction_with_many_changes_in_memory_takes_no_more_bytes_into_values() {
+    let tx = TxStore::begin(Arc::new(twin_of(&[])), ListSchema, &unlimited());
+    let text = text_item(&[7; 200]);
+    let mut number = 0u64;
+    while tx.may_inline(INLINE_ALWAYS_BYTES + 1) {
+        let mut batch = Batch::new();
+        for _ in 0..1000 {
+            number += 1;
+            batch.put(&number.to_be_bytes(), &text);
+        }
+        apply(&tx, &batch);
+        assert!(number * 200 <= 2 * INLINE_MEMORY_BYTES_MAX as u64, "its memory has a limit");
+    }
+    assert!(number * 200 >= INLINE_MEMORY_BYTES_MAX as u64 / 4, "{number} changes");
+    assert!(tx.may_inline(INLINE_ALWAYS_BYTES), "a slice takes as much");
 }
 
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;

@@ -23,6 +23,8 @@ mod ioctl;
 mod listing;
 mod main_server;
 mod request;
+#[cfg(test)]
+mod tests;
 mod view_server;
 
 use std::cell::RefCell;

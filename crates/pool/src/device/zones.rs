@@ -487,6 +487,38 @@ mod tests {
         assert_eq!(zones.begin_trim(DeviceIndex(0), places(&zones)), None, "it is trimmed");
     }
 
+    #[test]
+    fn a_device_that_ends_before_a_retired_zone_has_it_no_more() {
+        let mut zones = Zones::new(&[8], 0);
+        for zone in [4, 6] {
+            zones.use_zone(DeviceIndex(0), ZoneIndex(zone));
+            zones.retire_zone(DeviceIndex(0), ZoneIndex(zone));
+        }
+        let left = [8, 7, 6, 5, 4].map(|count| {
+            zones.resize(DeviceIndex(0), count);
+            zones.retired_on(DeviceIndex(0))
+        });
+        assert_eq!(left, [2, 2, 1, 1, 0]);
+    }
+
+    #[test]
+    fn a_trim_leaves_out_the_zones_that_a_device_gets_after_it_began() {
+        let mut zones = Zones::new(&[4], 0);
+        let of_the_trim = zones.free_places(DeviceIndex(0));
+        zones.resize(DeviceIndex(0), 6);
+        let trimmed = |zones: &mut Zones, places: Range<FreePlace>| {
+            let mut trimmed = Vec::new();
+            while let Some((_, zone)) = zones.begin_trim(DeviceIndex(0), places.clone()) {
+                zones.end_trim(DeviceIndex(0), zone, true);
+                trimmed.push(zone.0);
+            }
+            trimmed
+        };
+        assert_eq!(trimmed(&mut zones, of_the_trim), [2, 3]);
+        let of_the_next = zones.free_places(DeviceIndex(0));
+        assert_eq!(trimmed(&mut zones, of_the_next), [4, 5]);
+    }
+
     proptest::proptest! {
         #[test]
         fn zones_are_those_of_the_plain_list(

@@ -248,6 +248,19 @@ fn empty(pool: &Pool, written: &mut [WrittenSegment], device: DeviceIndex) {
 }
 
 #[test]
+fn a_column_moves_off_a_device_where_no_parity_could_reconstruct_it() {
+    let (_world, pool) = world(12, 3, 1, 0);
+    let leaver = DeviceIndex(1);
+    let mut written: Vec<_> = (1..9).map(|n| write_segment(&pool, id(n), &[90_000])).collect();
+    assert!(written.iter().any(|w| lies_on(w, leaver)));
+    pool.set_leaving(leaver, true).unwrap();
+    empty(&pool, &mut written, leaver);
+    assert!(!written.iter().any(|w| lies_on(w, leaver)));
+    pool.remove_device(leaver).unwrap();
+    written.iter().for_each(|w| assert_reads(&pool, w));
+}
+
+#[test]
 fn a_cut_at_any_moment_of_a_removal_leaves_the_device_leaving_or_removed() {
     let leaver = DeviceIndex(1);
     for is_missing in [false, true] {

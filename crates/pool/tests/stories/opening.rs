@@ -71,15 +71,22 @@ fn foreign_blank_and_doubled_devices_are_refused() {
     let (theirs, other) = world(44, 2, 1, 1);
     let mixed = vec![ours.devices()[0].clone(), theirs.devices()[1].clone()];
     let (device, found, expected) = ("flash1".to_owned(), other.uuid(), pool.uuid());
-    assert_eq!(refusal(open(mixed)), DeviceSetError::Foreign { device, found, expected });
+    let foreign = refusal(open(mixed));
+    assert_eq!(foreign.device(), Some("flash1"));
+    assert_eq!(foreign, DeviceSetError::Foreign { device, found, expected });
 
     let copy = ours.fork();
     let doubled = vec![ours.devices()[1].clone(), copy.devices()[1].clone()];
-    assert!(matches!(refusal(open(doubled)), DeviceSetError::Duplicate { index: DeviceIndex(1), .. }));
+    let duplicate = refusal(open(doubled));
+    assert!(matches!(duplicate, DeviceSetError::Duplicate { index: DeviceIndex(1), .. }));
+    assert_eq!(duplicate.device(), Some("flash1"), "the second one");
 
     let blank = SimWorld::of(45, 2, &DeviceSpec::conventional("blank", DEVICE_BYTES));
     let devices = vec!["blank0".to_owned(), "blank1".to_owned()];
-    assert_eq!(refusal(open(blank.devices())), DeviceSetError::NoPool { devices });
+    let none = refusal(open(blank.devices()));
+    assert_eq!(none.device(), None, "no device alone is the reason");
+    assert_eq!(none, DeviceSetError::NoPool { devices });
+    assert_eq!(refusal(open(blank.devices()[..1].to_vec())).device(), Some("blank0"));
     assert_eq!(refusal(open(Vec::new())), DeviceSetError::NoPool { devices: Vec::new() });
 
     let with_blank = vec![ours.devices()[0].clone(), blank.devices()[0].clone()];
@@ -316,4 +323,17 @@ fn the_segments_decide_whether_the_missing_devices_are_too_many() {
     pool.adopt(&on_both.descriptor).unwrap();
     let refused = pool.check_covered().unwrap_err();
     assert!(matches!(refused, DeviceSetError::Missing { ref missing, parity: 1, .. } if missing.len() == 2));
+    drop(pool);
+
+    // The refusal says which of the missing devices are kept offline.
+    let pool = open(devices_without(&world, &[4])).unwrap().0;
+    pool.take_offline(DeviceIndex(3)).unwrap();
+    drop(pool);
+    let pool = open(devices_without(&world, &[4])).unwrap().0;
+    pool.adopt(&on_both.descriptor).unwrap();
+    let DeviceSetError::Missing { missing, offline, .. } = pool.check_covered().unwrap_err() else {
+        panic!("devices are missing");
+    };
+    assert_eq!(missing.iter().map(|(index, _)| index.0).collect::<Vec<_>>(), [3, 4]);
+    assert_eq!(offline, [DeviceIndex(3)]);
 }

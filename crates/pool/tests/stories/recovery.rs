@@ -1,10 +1,12 @@
 //! The walk of segments that a crash left open.
 
-use warpfire_pool::{Pool, SegmentDescriptor, SegmentState, SegmentStream, StripeHealth};
+use warpfire_pool::{Pool, PoolError, SegmentDescriptor, SegmentState, SegmentStream, StripeHealth};
 use warpfire_sim_env::{Cut, Fault, OpClass, SimWorld, cuts};
-use warpfire_units::{BLOCK_BYTES, SegmentId};
+use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
-use crate::rig::{ZONE_BYTES, block_at, id, open, open_with, pattern, read, world, write_segment};
+use crate::rig::{
+    DEVICE_BYTES, ZONE_BYTES, block_at, id, open, open_with, pattern, read, world, write_segment,
+};
 
 /// One stripe of a walk, with a copy of its payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,6 +42,26 @@ fn opened(mut d: SegmentDescriptor) -> SegmentDescriptor {
     d.stripes.clear();
     d.state = SegmentState::Open;
     d
+}
+
+#[test]
+fn a_segment_with_a_column_outside_of_its_device_is_not_walked() {
+    let (world, pool) = world(60, 3, 2, 1);
+    let whole = opened(write_segment(&pool, id(1), &[10]).descriptor);
+    let (pool, _) = open(world.devices()).unwrap();
+    let zones = u32::try_from(DEVICE_BYTES / ZONE_BYTES).unwrap();
+    let walked = |device: u16, zone: u32| {
+        let mut moved = whole.clone();
+        moved.columns[0] = (DeviceIndex(device), ZoneIndex(zone));
+        pool.walk_open_segment(&moved, 0, &mut |_| {})
+    };
+    walked(0, zones - 1).unwrap();
+    for (device, zone) in [(0, zones), (0, u32::MAX), (3, 0)] {
+        match walked(device, zone) {
+            Err(PoolError::Misfit { source, .. }) => assert_eq!(source.code, 213),
+            other => panic!("device {device}, zone {zone}: {other:?}"),
+        }
+    }
 }
 
 /// Writes, flushes and seals a mirror segment with payloads of these lengths.

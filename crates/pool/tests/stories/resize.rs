@@ -102,6 +102,7 @@ fn a_size_that_a_device_cannot_have_is_refused_and_its_end_can_stay_as_it_was() 
     assert!(!pool.vacated_with(BTreeSet::new()).is_empty());
     pool.set_end(SIZED, None).unwrap();
     assert!(pool.vacated_with(BTreeSet::new()).is_empty());
+    grow(&pool, &world, MANY).unwrap();
     assert_eq!((pool.free_segments(SegmentKind::Mirror), zones(&pool)), (free, MANY));
     assert_eq!(world.changes_asked(), asked, "nothing was written");
     pool.take_offline(SIZED).unwrap();

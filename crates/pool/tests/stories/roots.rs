@@ -1,5 +1,6 @@
 //! Roots: an open finds the newest whole root, whichever write was torn.
 
+use warpfire_format::root::RootHeader;
 use warpfire_pool::{CreateOptions, PoolError, Root};
 use warpfire_sim_env::{Cut, DeviceSpec, DiscardBehavior, DistinctNumbers, SimWorld};
 use warpfire_units::BLOCK_BYTES;
@@ -181,20 +182,31 @@ fn a_torn_root_does_not_cost_the_whole_one_before_it() {
         ..DeviceSpec::append_only("flash", DEVICE_BYTES)
     };
     let mut world = SimWorld::of(37, 1, &spec);
-    create(&world, &options(1, 0)).unwrap().write_root(b"whole").unwrap();
-    let (pool, _) = open(world.devices()).unwrap();
-    pool.write_root(&pattern(1, 3 * BLOCK_BYTES)).unwrap();
-    let is_torn = (0..2).find(|zone| {
-        let at = zone * ZONE_BYTES + 2 * BLOCK_BYTES as u64;
-        let has_body = world.sims()[0].peek(at, BLOCK_BYTES).iter().any(|b| *b != 0);
-        if has_body {
-            world.sims()[0].poke(at, &[0; BLOCK_BYTES]);
+    let pool = create(&world, &options(1, 0)).unwrap();
+    let long = |n| pattern(n, 3 * BLOCK_BYTES);
+    // The number of the first root in each zone.
+    let firsts = |world: &SimWorld| {
+        [0, 1].map(|zone| {
+            let block = world.sims()[0].peek(zone * ZONE_BYTES, BLOCK_BYTES);
+            RootHeader::decode(&block).map_or(0, |header| header.sequence)
+        })
+    };
+    // Until a long root behind another one is the first of its zone.
+    let mut number = 0;
+    let zone = loop {
+        let newest = firsts(&world).into_iter().max();
+        number += 1;
+        pool.write_root(&long(number)).unwrap();
+        let zone = (0..2).find(|zone| Some(firsts(&world)[*zone as usize]) > newest);
+        if let Some(zone) = zone.filter(|_| number > 1) {
+            break zone;
         }
-        has_body
-    });
-    assert!(is_torn.is_some(), "one zone holds the long root");
+    };
+    drop(pool);
+    world.sims()[0].poke(zone * ZONE_BYTES + 2 * BLOCK_BYTES as u64, &[0; BLOCK_BYTES]);
+    let whole = long(number - 1);
     let (pool, root) = open(world.devices()).unwrap();
-    assert_eq!(root.payload, b"whole");
+    assert!(root.payload == whole, "the root before the torn one");
     world.record();
     pool.write_root(b"next").unwrap();
     let recording = world.take_recording().unwrap();
@@ -202,7 +214,7 @@ fn a_torn_root_does_not_cost_the_whole_one_before_it() {
     loop {
         for cut in [Cut::KeepAll, Cut::LoseAll] {
             let (_, root) = open(replay.cut(&cut).devices()).unwrap();
-            assert!(root.payload == b"whole" || root.payload == b"next", "{:?}", root.sequence);
+            assert!(root.payload == whole || root.payload == b"next", "{:?}", root.sequence);
         }
         if replay.advance().is_none() {
             break;

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use warpfire_env::{Device, Timestamp};
-use warpfire_pool::{CreateOptions, DeviceSetError, Pool, PoolError};
+use warpfire_pool::{
+    CreateOptions, DeviceSetError, Pool, PoolError, SegmentKind, SegmentStream, SegmentWriter,
+};
 use warpfire_sim_env::{DeviceSpec, Fault, SimWorld};
-use warpfire_units::DeviceIndex;
+use warpfire_units::{DeviceIndex, SegmentId};
 
 const ZONE_BYTES: u64 = 128 << 10;
 
@@ -66,4 +68,22 @@ fn a_device_that_is_gone_takes_no_writes() {
     pool.write_root(b"state").expect("two devices are enough");
     assert!(!pool.takes_writes(DeviceIndex(1)));
     assert!(pool.takes_writes(DeviceIndex(0)) && pool.takes_writes(DeviceIndex(2)));
+}
+
+#[test]
+fn free_bytes_are_those_of_the_segments_that_fit() {
+    for (zones, data, parity) in [(vec![40], 1, 0), (vec![40, 40, 40], 2, 1), (vec![40, 30, 50, 60], 2, 1)] {
+        let pool = create(world(&zones).devices(), data, parity).expect("a pool");
+        let (fits, free_bytes) = (pool.free_segments(SegmentKind::Bulk), pool.free_bytes());
+        assert!(fits > 1);
+        let id = |n: usize| SegmentId::new(n as u64 + 1).expect("not zero");
+        let mut writers = Vec::new();
+        while let Ok(writer) = pool.allocate(id(writers.len()), SegmentStream::Large) {
+            writers.push(writer);
+        }
+        assert_eq!(writers.len() as u64, fits, "{zones:?}");
+        let bytes: u64 = writers.iter().map(SegmentWriter::remaining_bytes).sum();
+        assert_eq!(bytes, free_bytes, "{zones:?}");
+        assert_eq!((pool.free_segments(SegmentKind::Bulk), pool.free_bytes()), (0, 0), "{zones:?}");
+    }
 }
