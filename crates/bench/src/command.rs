@@ -14,7 +14,7 @@ use crate::names::Order;
 use crate::raw::Raw;
 use crate::report::{Machine, Report, Row, Skipped};
 use crate::rocksdb::Rocksdb;
-use crate::served::{self, Mounted, Named};
+use crate::served::{self, Empty, MountOptions, Mounted, Named};
 use crate::target::Target;
 use crate::workload::{Measure, Shape, Workload};
 use warpfire_terminal::{Failure, Size, note, print, print_json};
@@ -27,6 +27,7 @@ Examples:
   warpfire-bench create --files 1M                                     a million files through the library
   warpfire-bench create --files 1M --peers mount,ext4,xfs,btrfs        the same on peers; needs root
   warpfire-bench create --peers mount,mount-shared,ext4 --awake        no processor halts during any run
+  warpfire-bench create --peers mount,empty,mount-shared,empty-shared  beside servers without a filesystem
   warpfire-bench sync --files 10000 --threads 8 --peers raw            each file durable; a bare write beside it
   warpfire-bench lookup --files 8M --cache 64M                         attributes by name, mostly not in memory
   warpfire-bench randread --large 4G --files 500K --threads 32 --peers raw
@@ -110,6 +111,10 @@ pub struct Args {
     #[arg(long)]
     awake: bool,
 
+    /// Mount so that the server never keeps idle processors from halting.
+    #[arg(long, conflicts_with = "awake")]
+    let_halt: bool,
+
     /// The program that mounts the pool for the peers `mount` and `mount-shared` [default: `warpfire` beside
     /// this program].
     #[arg(long, value_name = "PROGRAM")]
@@ -132,6 +137,10 @@ enum Peer {
     Mount,
     /// The same pool, mounted with `--allow-other`: the kernel checks permissions on each call.
     MountShared,
+    /// A server without a filesystem, mounted for its own user, for the workload `create`.
+    Empty,
+    /// The same, mounted with `--allow-other`.
+    EmptyShared,
     /// ext4 on a loop device.
     Ext4,
     /// XFS on a loop device.
@@ -332,7 +341,18 @@ fn targets(
                 let allow_other = peer == Peer::MountShared;
                 let name = if allow_other { "shared" } else { "mounted" };
                 let mountpoint = backing.subdirectory(&format!("{name}-mountpoint"))?;
-                targets.push(Box::new(Mounted::new(program, pool(name)?, mountpoint, allow_other)));
+                let options = MountOptions { allow_other, let_halt: args.let_halt };
+                targets.push(Box::new(Mounted::new(program, pool(name)?, mountpoint, options)));
+            }
+            Peer::Empty | Peer::EmptyShared => {
+                let allow_other = peer == Peer::EmptyShared;
+                let name = if allow_other { "empty-shared" } else { "empty" };
+                match empty_is_unavailable(args.workload) {
+                    Some(reason) => {
+                        skipped.push(Skipped { target: name.to_owned(), reason: reason.to_owned() })
+                    }
+                    None => targets.push(Box::new(Empty::new(backing.subdirectory(name)?, allow_other)?)),
+                }
             }
             Peer::Raw if args.workload.needs_no_names() => {
                 let bytes = if args.workload.is_large() { shape.large_bytes } else { 1 << 28 };
@@ -349,6 +369,16 @@ fn targets(
         }
     }
     Ok(targets)
+}
+
+/// The reason why the empty server cannot take part; `None` if it can.
+fn empty_is_unavailable(workload: Workload) -> Option<&'static str> {
+    match workload {
+        Workload::Create if !rustix::process::geteuid().is_root() => Some("mounting it needs root"),
+        Workload::Create if !Path::new("/dev/fuse").exists() => Some("mounting it needs /dev/fuse"),
+        Workload::Create => None,
+        _ => Some("it keeps no files; its workload is create"),
+    }
 }
 
 #[cfg(test)]

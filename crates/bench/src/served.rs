@@ -1,10 +1,11 @@
-//! Targets that the kernel serves from a directory: a pool mounted by a server process, and a directory that
-//! the user names.
+//! Targets that the kernel serves from a directory: a pool mounted by a server process, an empty server, and a
+//! directory that the user names.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use rustix::mount::UnmountFlags;
 use warpfire_terminal::Failure;
 
 use crate::backing::PoolSpec;
@@ -21,22 +22,30 @@ pub fn program() -> Result<PathBuf, Failure> {
     Ok(here.with_file_name("warpfire"))
 }
 
+/// How a pool is mounted.
+#[derive(Clone, Copy, Debug)]
+pub struct MountOptions {
+    /// For all users, and not for its own user only.
+    pub allow_other: bool,
+    /// Without a hold of idle processors.
+    pub let_halt: bool,
+}
+
 /// A mounted pool on new image files.
 pub struct Mounted {
     program: PathBuf,
     spec: PoolSpec,
     mountpoint: PathBuf,
-    allow_other: bool,
+    options: MountOptions,
     tree: Tree,
     server: Option<Child>,
 }
 
 impl Mounted {
-    /// A pool that `program`, the product command, will mount on `mountpoint`, for its own user only or with
-    /// `--allow-other`.
-    pub fn new(program: PathBuf, spec: PoolSpec, mountpoint: PathBuf, allow_other: bool) -> Self {
+    /// A pool that `program`, the product command, will mount on `mountpoint`.
+    pub fn new(program: PathBuf, spec: PoolSpec, mountpoint: PathBuf, options: MountOptions) -> Self {
         let tree = Tree::new(mountpoint.clone());
-        Mounted { program, spec, mountpoint, allow_other, tree, server: None }
+        Mounted { program, spec, mountpoint, options, tree, server: None }
     }
 
     fn not_started(&self, error: &std::io::Error) -> Failure {
@@ -47,7 +56,8 @@ impl Mounted {
     fn mount(&mut self) -> Result<(), Failure> {
         let mut server = Command::new(&self.program)
             .args(["mount", "--foreground"])
-            .args(self.allow_other.then_some("--allow-other"))
+            .args(self.options.allow_other.then_some("--allow-other"))
+            .args(self.options.let_halt.then_some("--let-halt"))
             .arg(self.spec.directory())
             .arg(&self.mountpoint)
             .stdin(Stdio::null())
@@ -97,7 +107,7 @@ impl Drop for Mounted {
 
 impl Target for Mounted {
     fn name(&self) -> String {
-        if self.allow_other { "mount-shared" } else { "mount" }.to_owned()
+        if self.options.allow_other { "mount-shared" } else { "mount" }.to_owned()
     }
 
     fn fresh(&mut self) -> Result<(), Failure> {
@@ -110,6 +120,100 @@ impl Target for Mounted {
     fn cold(&mut self) -> Result<(), Failure> {
         self.unmount()?;
         self.mount()
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        None
+    }
+
+    fn server(&self) -> Option<u32> {
+        self.server.as_ref().map(Child::id)
+    }
+
+    fn directory(&self, number: u64) -> Result<Box<dyn Directory + '_>, Failure> {
+        self.tree.directory(number)
+    }
+
+    fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {
+        self.tree.large_file()
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        self.tree.sync()
+    }
+}
+
+/// The program of the empty server, which the build puts beside this program.
+pub const EMPTY_SERVER: &str = "warpfire-empty-server";
+
+/// A mounted server without a filesystem: it answers that files can be made, and keeps nothing.
+pub struct Empty {
+    program: PathBuf,
+    mountpoint: PathBuf,
+    allow_other: bool,
+    tree: Tree,
+    server: Option<Child>,
+}
+
+impl Empty {
+    /// A server that will be mounted on `mountpoint`, for its own user only or with `--allow-other`.
+    pub fn new(mountpoint: PathBuf, allow_other: bool) -> Result<Self, Failure> {
+        let program = program()?.with_file_name(EMPTY_SERVER);
+        Ok(Empty { program, tree: Tree::new(mountpoint.clone()), mountpoint, allow_other, server: None })
+    }
+
+    fn unmount(&mut self) -> Result<(), Failure> {
+        let Some(mut server) = self.server.take() else { return Ok(()) };
+        let failed = |error: std::io::Error| Failure::local(&self.mountpoint, &error);
+        if let Err(error) = rustix::mount::unmount(&self.mountpoint, UnmountFlags::empty()) {
+            server.kill().map_err(failed)?;
+            return Err(failed(error.into()));
+        }
+        server.wait().map(drop).map_err(failed)
+    }
+}
+
+impl Drop for Empty {
+    fn drop(&mut self) {
+        if let Err(failure) = self.unmount() {
+            failure.report();
+        }
+    }
+}
+
+impl Target for Empty {
+    fn name(&self) -> String {
+        if self.allow_other { "empty-shared" } else { "empty" }.to_owned()
+    }
+
+    fn fresh(&mut self) -> Result<(), Failure> {
+        self.unmount()?;
+        let mut server = Command::new(&self.program)
+            .arg(&self.mountpoint)
+            .args(self.allow_other.then_some("--allow-other"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| {
+                Failure::local(&self.program, &error)
+                    .hint("'cargo build --release -p warpfire-bench' builds it")
+            })?;
+        let stdout = server.stdout.take().expect("the server is started with a pipe");
+        let mut line = String::new();
+        match BufReader::new(stdout).read_line(&mut line) {
+            Ok(bytes) if bytes > 0 => {
+                self.server = Some(server);
+                Ok(())
+            }
+            // The server has printed the reason to the stderr that both processes share.
+            _ => server
+                .wait()
+                .map_or_else(|error| Err(Failure::local(&self.program, &error)), |_| Err(Failure::silent())),
+        }
+    }
+
+    fn cold(&mut self) -> Result<(), Failure> {
+        Ok(())
     }
 
     fn counters(&self) -> Option<Counters> {

@@ -33,6 +33,24 @@ fn a_report_has_a_row_for_each_target_and_names_what_it_left_out() {
 }
 
 #[test]
+fn a_server_without_a_filesystem_takes_part_or_is_named() {
+    let inside = empty();
+    let words = "create --files 200 --dirs 2 --runs 2 --capacity 64M --peers empty,empty-shared --json";
+    let report: Value = serde_json::from_str(&succeeds(inside.path(), words)).expect("JSON");
+    let names = |list: &str| {
+        let targets = report[list].as_array().expect("a list").iter();
+        targets.map(|row| row["target"].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
+    };
+    let named = [names("rows"), names("skipped")].concat();
+    assert_eq!(named, ["library", "empty", "empty-shared"], "{report}");
+    let left: Vec<_> = std::fs::read_dir(inside.path()).expect("a directory").collect();
+    assert!(left.is_empty(), "{left:?}");
+    let words = "remove --files 200 --runs 1 --capacity 64M --peers empty --json";
+    let report: Value = serde_json::from_str(&succeeds(inside.path(), words)).expect("JSON");
+    assert_eq!(report["skipped"][0]["target"], "empty");
+}
+
+#[test]
 fn every_workload_runs_on_the_library() {
     let inside = empty();
     for workload in ["create", "read", "stat", "remove", "sync", "randread", "randwrite", "seq", "meta"] {

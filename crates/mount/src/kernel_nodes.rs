@@ -9,20 +9,23 @@
 //!    the main mount has an entry from the start: the kernel knows it without a lookup.
 //! 2. A node here is in use, so its inode stays readable after it loses its last name. An open file is one
 //!    that the kernel has not forgotten: there is no OPEN and no RELEASE.
-//! 3. Each inode number in `known` is in `order` of the same shard, once or more. So every inode is offered
-//!    to the kernel for forgetting at some time (`tests::the_inodes_that_nobody_asks_for_are_offered_first`).
+//! 3. The hand of a shard passes all its inodes in turn, so every inode is offered to the kernel for
+//!    forgetting at some time (`tests::the_inodes_that_nobody_asks_for_are_offered_first`).
+//! 4. The memory follows the number of inodes down as well as up: a shard has room for at most
+//!    `SPARE_PLACES` times its inodes (`tests::the_room_shrinks_with_the_inodes`), and `have_become_few` says
+//!    when the allocator has much to return.
 //!
 //! The kernel would remember inodes until it is short of memory, and each costs the server some hundred
 //! bytes. So when they are many, the server asks the kernel to drop some (`prune`): those that no request has
 //! named for long. The kernel keeps those that are in use.
 
-use std::collections::VecDeque;
+use std::hash::BuildHasher;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use foldhash::fast::FixedState;
-use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use parking_lot::Mutex;
 
 /// Number of locks of the main mount, a power of two. Inode numbers are spread over them.
@@ -34,20 +37,65 @@ const VIEW_SHARDS: usize = 4;
 /// Inode numbers in one request to forget some.
 const PRUNED_AT_ONCE: usize = 1024;
 
+/// A shard gives room back when it has more than this many places for each inode.
+const SPARE_PLACES: usize = 8;
+
+/// Places that a shard keeps in any case.
+const PLACES_MIN: usize = 64;
+
+/// Inodes whose memory is worth a call of the allocator.
+const FEWER_MIN: usize = 16_384;
+
 struct NodeShard<N> {
-    known: HashMap<u64, KnownNode<N>, FixedState>,
-    /// Inode numbers in the order in which they are offered to the kernel for forgetting. It also has numbers
-    /// that the kernel has forgotten.
-    order: VecDeque<u64>,
+    known: HashTable<KnownNode<N>>,
+    /// The next place in the table from which an inode is offered to the kernel for forgetting.
+    hand: usize,
 }
 
+/// A quarter of the places of a shard may be free, so each byte here counts.
 struct KnownNode<N> {
+    ino: u64,
     node: N,
-    lookups: u64,
-    /// Whether a request has named the inode since it was last looked at for forgetting.
-    is_named: bool,
-    /// Whether a request has filled pages of the kernel with content of the file.
-    has_pages: bool,
+    marks: KnownMarks,
+}
+
+/// Lookups and flags in one word.
+#[derive(Clone, Copy)]
+struct KnownMarks(u64);
+
+impl KnownMarks {
+    /// A request has named the inode since it was last looked at for forgetting.
+    const NAMED: u64 = 1 << 63;
+    /// A request has filled pages of the kernel with content of the file.
+    const PAGES: u64 = 1 << 62;
+    const LOOKUPS: u64 = KnownMarks::PAGES - 1;
+
+    fn of(lookups: u64) -> KnownMarks {
+        KnownMarks(lookups.min(KnownMarks::LOOKUPS))
+    }
+
+    fn lookups(self) -> u64 {
+        self.0 & KnownMarks::LOOKUPS
+    }
+
+    fn has(self, flag: u64) -> bool {
+        self.0 & flag != 0
+    }
+
+    fn set(&mut self, flag: u64) {
+        self.0 |= flag;
+    }
+
+    /// Clears a flag, and returns whether it was set.
+    fn take(&mut self, flag: u64) -> bool {
+        let had = self.has(flag);
+        self.0 &= !flag;
+        had
+    }
+
+    fn set_lookups(&mut self, lookups: u64) {
+        self.0 = (self.0 & !KnownMarks::LOOKUPS) | KnownMarks::of(lookups).0;
+    }
 }
 
 /// Nodes by inode number, with their lookup counts.
@@ -59,32 +107,59 @@ pub(crate) struct KernelNodes<N> {
     max: usize,
     /// How many inodes were added since the mount began.
     added: AtomicUsize,
+    /// The most inodes since `have_become_few` last said so.
+    most: AtomicUsize,
     /// The value of `added` from which on the kernel is asked next.
     next_prune: AtomicUsize,
 }
 
 impl<N> Default for NodeShard<N> {
     fn default() -> Self {
-        NodeShard { known: HashMap::with_hasher(FixedState::with_seed(0)), order: VecDeque::new() }
+        NodeShard { known: HashTable::new(), hand: 0 }
     }
 }
 
+fn hash(ino: u64) -> u64 {
+    FixedState::with_seed(0).hash_one(ino)
+}
+
 impl<N> NodeShard<N> {
-    /// Moves up to `wanted` inodes to the end of the order and lists them: at first those that no request has
-    /// named since they were last looked at.
+    fn get(&self, ino: u64) -> Option<&KnownNode<N>> {
+        self.known.find(hash(ino), |known| known.ino == ino)
+    }
+
+    fn get_mut(&mut self, ino: u64) -> Option<&mut KnownNode<N>> {
+        self.known.find_mut(hash(ino), |known| known.ino == ino)
+    }
+
+    fn entry(&mut self, ino: u64) -> Entry<'_, KnownNode<N>> {
+        self.known.entry(hash(ino), |known| known.ino == ino, |known| hash(known.ino))
+    }
+
+    /// Moves the hand over up to `wanted` inodes and lists them: at first those that no request has named
+    /// since they were last looked at.
     fn offer(&mut self, wanted: usize, offered: &mut Vec<u64>) {
-        let mut left = wanted;
-        for _ in 0..2 * self.order.len() {
+        let places = self.known.num_buckets();
+        let mut left = wanted.min(self.known.len());
+        for _ in 0..2 * places {
             if left == 0 {
                 break;
             }
-            let Some(ino) = self.order.pop_front() else { break };
-            let Some(known) = self.known.get_mut(&ino) else { continue };
-            if !std::mem::take(&mut known.is_named) {
-                offered.push(ino);
+            self.hand = (self.hand + 1) % places;
+            let Some(known) = self.known.get_bucket_mut(self.hand) else { continue };
+            if !known.marks.take(KnownMarks::NAMED) {
+                offered.push(known.ino);
                 left -= 1;
             }
-            self.order.push_back(ino);
+        }
+    }
+
+    /// Gives back room that the inodes do not need any more. Half of what is left is free then, so it pays
+    /// for itself by the forgotten ones.
+    fn shrink(&mut self) {
+        let places = self.known.num_buckets();
+        if places > PLACES_MIN && places / SPARE_PLACES > self.known.len() {
+            self.known.shrink_to(2 * self.known.len(), |known| hash(known.ino));
         }
     }
 }
@@ -109,6 +184,7 @@ impl<N: Clone> KernelNodes<N> {
             count: AtomicUsize::new(0),
             max,
             added: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
             next_prune: AtomicUsize::new(0),
         }
     }
@@ -120,7 +196,7 @@ impl<N: Clone> KernelNodes<N> {
         }
         let mut listed = Vec::new();
         for shard in &*self.shards {
-            listed.extend(shard.lock().known.iter().map(|(ino, known)| (*ino, known.node.clone())));
+            listed.extend(shard.lock().known.iter().map(|known| (known.ino, known.node.clone())));
         }
         listed
     }
@@ -130,14 +206,15 @@ impl<N: Clone> KernelNodes<N> {
         let mut listed = Vec::new();
         for shard in &*self.shards {
             let shard = shard.lock();
-            listed.extend(shard.known.iter().map(|(ino, known)| (*ino, known.node.clone(), known.lookups)));
+            let each = |known: &KnownNode<N>| (known.ino, known.node.clone(), known.marks.lookups());
+            listed.extend(shard.known.iter().map(each));
         }
         listed
     }
 
     /// Whether the kernel remembers the inode.
     pub(crate) fn has(&self, ino: u64) -> bool {
-        self.shard(ino).lock().known.contains_key(&ino)
+        self.shard(ino).lock().get(ino).is_some()
     }
 
     /// Whether the kernel has forgotten all of them.
@@ -152,9 +229,9 @@ impl<N: Clone> KernelNodes<N> {
 
     /// The node with this inode number; `None` if the kernel has forgotten it.
     pub(crate) fn get(&self, ino: u64) -> Option<N> {
-        self.shard(ino).lock().known.get_mut(&ino).map(|known| {
-            debug_assert!(known.lookups > 0, "an entry has a lookup that is not forgotten");
-            known.is_named = true;
+        self.shard(ino).lock().get_mut(ino).map(|known| {
+            debug_assert!(known.marks.lookups() > 0, "an entry has a lookup that is not forgotten");
+            known.marks.set(KnownMarks::NAMED);
             known.node.clone()
         })
     }
@@ -162,10 +239,12 @@ impl<N: Clone> KernelNodes<N> {
     /// The node of a request on content, and whether an earlier request has filled pages of the kernel with
     /// the file's content; `fills_pages` says whether this one does.
     pub(crate) fn get_content(&self, ino: u64, fills_pages: bool) -> Option<(N, bool)> {
-        self.shard(ino).lock().known.get_mut(&ino).map(|known| {
-            known.is_named = true;
-            let had_pages = known.has_pages;
-            known.has_pages |= fills_pages;
+        self.shard(ino).lock().get_mut(ino).map(|known| {
+            known.marks.set(KnownMarks::NAMED);
+            let had_pages = known.marks.has(KnownMarks::PAGES);
+            if fills_pages {
+                known.marks.set(KnownMarks::PAGES);
+            }
             (known.node.clone(), had_pages)
         })
     }
@@ -179,18 +258,19 @@ impl<N: Clone> KernelNodes<N> {
     pub(crate) fn count_lookups(&self, ino: u64, node: &N, lookups: u64) {
         assert!(lookups > 0, "an entry has a lookup that is not forgotten");
         let mut shard = self.shard(ino).lock();
-        let NodeShard { known, order } = &mut *shard;
-        match known.entry(ino) {
-            Entry::Occupied(mut known) => known.get_mut().lookups += lookups,
+        match shard.entry(ino) {
+            Entry::Occupied(mut known) => {
+                let marks = &mut known.get_mut().marks;
+                marks.set_lookups(marks.lookups().saturating_add(lookups));
+            }
             Entry::Vacant(entry) => {
-                entry.insert(KnownNode { node: node.clone(), lookups, is_named: false, has_pages: false });
-                self.count.fetch_add(1, Ordering::AcqRel);
+                entry.insert(KnownNode { ino, node: node.clone(), marks: KnownMarks::of(lookups) });
+                let count = self.count.fetch_add(1, Ordering::AcqRel) + 1;
                 self.added.fetch_add(1, Ordering::Relaxed);
-                // Without pruning nothing takes numbers out of the order, so forgotten ones would pile up.
-                if order.len() > 2 * known.len() + 16 {
-                    order.retain(|ino| known.contains_key(ino));
+                // A look before the change: it is rarely the most there has been, except while they grow.
+                if count > self.most.load(Ordering::Relaxed) {
+                    self.most.fetch_max(count, Ordering::Relaxed);
                 }
-                order.push_back(ino);
             }
         }
     }
@@ -199,15 +279,27 @@ impl<N: Clone> KernelNodes<N> {
     /// lock.
     pub(crate) fn forget(&self, ino: u64, lookups: u64) -> Option<N> {
         let mut shard = self.shard(ino).lock();
-        let Entry::Occupied(mut entry) = shard.known.entry(ino) else { return None };
-        let known = entry.get_mut();
+        let Entry::Occupied(mut entry) = shard.entry(ino) else { return None };
+        let marks = &mut entry.get_mut().marks;
         // Saturating: a count that the kernel gets wrong must not stop the server.
-        known.lookups = known.lookups.saturating_sub(lookups);
-        if known.lookups > 0 {
+        marks.set_lookups(marks.lookups().saturating_sub(lookups));
+        if marks.lookups() > 0 {
             return None;
         }
         self.count.fetch_sub(1, Ordering::AcqRel);
-        Some(entry.remove().node)
+        let (forgotten, _) = entry.remove();
+        shard.shrink();
+        Some(forgotten.node)
+    }
+
+    /// Whether at most half of the inodes are left of the most that there were since this last was so, and
+    /// the others were many: then the allocator has memory to return. Returns `true` to one of several
+    /// callers.
+    pub(crate) fn have_become_few(&self) -> bool {
+        let (count, most) = (self.len(), self.most.load(Ordering::Relaxed));
+        most / 2 >= count
+            && most - count >= FEWER_MIN
+            && self.most.compare_exchange(most, count, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Whether there are so many inodes that the kernel should forget some. Returns `true` to one of several
@@ -315,15 +407,41 @@ mod tests {
     }
 
     #[test]
-    fn forgotten_inodes_do_not_pile_up_in_the_order() {
+    fn the_room_shrinks_with_the_inodes() {
         let nodes = KernelNodes::empty(10);
-        for ino in 1..100_000 {
-            nodes.count_lookup(ino, &());
+        let places = || nodes.shards.iter().map(|shard| shard.lock().known.num_buckets()).max().unwrap();
+        let inodes = 1..100_001;
+        inodes.clone().for_each(|ino| nodes.count_lookup(ino, &()));
+        assert!(places() >= 25_000 && !nodes.have_become_few());
+        for ino in inodes {
             nodes.forget(ino, 1).unwrap();
+            let most = (nodes.len().div_ceil(VIEW_SHARDS) + 1) * SPARE_PLACES;
+            assert!(places() <= most.max(PLACES_MIN), "{} places for {} inodes", places(), nodes.len());
         }
-        let longest = nodes.shards.iter().map(|shard| shard.lock().order.len()).max().unwrap();
-        assert!(longest <= 17, "{longest}");
         assert!(nodes.is_empty() && nodes.offered().is_empty());
+    }
+
+    #[test]
+    fn many_inodes_become_few_once_for_each_halving() {
+        let nodes = KernelNodes::empty(10);
+        let count = 4 * FEWER_MIN as u64;
+        (1..=count).for_each(|ino| nodes.count_lookup(ino, &()));
+        let became_few = |ino: &u64| {
+            nodes.forget(*ino, 1).unwrap();
+            nodes.have_become_few()
+        };
+        let at: Vec<u64> = (1..=count).filter(became_few).collect();
+        assert_eq!(at, [count / 2, count / 4 * 3, count]);
+    }
+
+    #[test]
+    fn lookups_are_counted_beside_the_flags() {
+        let nodes = KernelNodes::new(1, (), 10);
+        nodes.count_lookups(7, &(), u64::MAX);
+        assert!(!nodes.get_content(7, true).unwrap().1 && nodes.get_content(7, false).unwrap().1);
+        assert!(nodes.forget(7, 5).is_none() && nodes.get_content(7, false).unwrap().1);
+        assert!(nodes.forget(7, u64::MAX).is_some(), "a count that is too large ends all the same");
+        assert!(size_of::<KnownNode<Arc<()>>>() <= 24);
     }
 
     #[test]

@@ -31,8 +31,13 @@ use crate::mountinfo;
 /// Most dead mounts on one directory that `find` detaches.
 const DEAD_MOUNTS_MAX: usize = 16;
 
-/// How far the kernel may read ahead, in KiB: one request of 1 MiB.
-const READAHEAD_KIB: u32 = 1024;
+/// How far the kernel may read ahead on the main mount, in KiB: four requests of 1 MiB. They are in the queue
+/// together, so they are read side by side while a program takes the pages of those before.
+pub(crate) const READAHEAD_KIB: u32 = 4096;
+
+/// How far the kernel may read ahead in a view, in KiB: one request. A view answers one request after the
+/// other, and what it has read ahead counts as read by the transaction.
+pub(crate) const VIEW_READAHEAD_KIB: u32 = 1024;
 
 /// A directory without its content: enough to name things in it.
 const PATH_ONLY: OFlags =
@@ -209,12 +214,12 @@ impl Mounted {
         written.map_err(|e| system_error(self.path(), "write back mapped pages", e.into()))
     }
 
-    /// Lets the kernel read ahead as much as one request carries. The kernel's default is an eighth of that.
-    /// Only root can change it; the mount works without.
-    pub(crate) fn raise_readahead(&self) {
+    /// Lets the kernel read ahead as far as this, in KiB. Its default is an eighth of what one request
+    /// carries. Only root can change it; the mount works without.
+    pub(crate) fn raise_readahead(&self, kib: u32) {
         let (major, minor) = self.device;
         let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
-        if let Err(e) = fs::write(setting, READAHEAD_KIB.to_string()) {
+        if let Err(e) = fs::write(setting, kib.to_string()) {
             tracing::debug!(mountpoint = %self.path().display(), error = %e, "readahead not raised");
         }
     }

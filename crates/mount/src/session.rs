@@ -36,7 +36,7 @@ use crate::error::MountError;
 use crate::failed_requests::FailedRequests;
 use crate::invalidation_gate::InvalidationGate;
 use crate::kernel_nodes::KernelNodes;
-use crate::mountpoint::{Mounted, Mountpoint, system_error};
+use crate::mountpoint::{Mounted, Mountpoint, READAHEAD_KIB, system_error};
 use crate::options::{MountOptions, PermissionChecks, THREADS_MAX};
 use crate::server::{KernelConnection, MainServer, ServerContext};
 use crate::views::{MainMount, MountKind, TransactionControl, Views};
@@ -141,7 +141,7 @@ pub fn mount<E: Storage + SnapshotStore>(
             // Without a server the mount is dead. The caller gets the error of `serve`, not one of this.
             let _ = mounted.detach();
         })?;
-    mounted.raise_readahead();
+    mounted.raise_readahead(READAHEAD_KIB);
     tracing::info!(mountpoint = %path.display(), read_only = options.read_only, "mounted");
     let (ending, counted) = (Arc::clone(&views), Arc::clone(&views));
     let aborted_transactions = Arc::<AtomicUsize>::default();

@@ -314,6 +314,10 @@ impl<E: Storage> Filesystem for Server<E> {
         if let Err(e) = self.fs.reap() {
             tracing::error!(error = %e, "removal of files without a name failed");
         }
+        if self.context.nodes.have_become_few() {
+            // On another thread, because it takes some milliseconds.
+            self.context.blocking_threads.spawn_elsewhere(warpfire_env::return_freed_memory);
+        }
         self.context.changes.mark();
     }
 

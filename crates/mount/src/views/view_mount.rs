@@ -25,7 +25,7 @@ use crate::attach::attach;
 use crate::error::MountError;
 use crate::invalidation_gate::InvalidationGate;
 use crate::kernel_nodes::KernelNodes;
-use crate::mountpoint::{Mounted, system_error};
+use crate::mountpoint::{Mounted, VIEW_READAHEAD_KIB, system_error};
 use crate::options::PermissionChecks;
 use crate::server::{
     HeldView, KernelConnection, Server, ServerContext, ShownTransaction, VIEW_ROOT_NUMBER, ViewServer,
@@ -196,7 +196,7 @@ impl<E: Storage> Views<E> {
             // Without a server the mount is dead. The caller gets the error of `serve`, not one of this.
             let _ = mounted.detach();
         })?;
-        mounted.raise_readahead();
+        mounted.raise_readahead(VIEW_READAHEAD_KIB);
         Ok(mounted)
     }
 

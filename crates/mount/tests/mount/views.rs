@@ -57,6 +57,27 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
+/// How far the kernel reads ahead on the mount of this directory, in KiB; `None` if the system does not say.
+fn readahead_kib(at: &Path) -> Option<u64> {
+    let device = fs::metadata(at).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let setting = fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).ok()?;
+    setting.trim().parse().ok()
+}
+
+#[test]
+fn the_kernel_reads_ahead_less_in_a_view_than_on_the_mount() {
+    let Some(fixture) = MountFixture::new() else { return };
+    let (control, id, view) = begun(&fixture);
+    let (Some(of_mount), Some(of_view)) = (readahead_kib(fixture.path()), readahead_kib(&view)) else {
+        return;
+    };
+    // What is read ahead in a view counts as read. Only root can raise the kernel's 128 KiB, and a container
+    // may forbid it.
+    assert!([(4096, 1024), (128, 128)].contains(&(of_mount, of_view)), "{of_mount} and {of_view}");
+    control.abort(id).unwrap();
+}
+
 #[test]
 fn others_see_nothing_before_the_commit_and_everything_after() {
     let Some(fixture) = MountFixture::new() else { return };
