@@ -21,6 +21,11 @@ pub struct CheckOptions {
     /// Memory for facts about names and inodes, in bytes. If they do not fit, the check makes more passes
     /// over the map.
     pub max_memory_bytes: u64,
+    /// Count the bytes that tables and values name each once, for [`Totals::distinct_bytes`]. That takes memory
+    /// for each piece of them, beside `max_memory_bytes`.
+    ///
+    /// [`Totals::distinct_bytes`]: crate::Totals::distinct_bytes
+    pub counts_distinct: bool,
     /// The clock for the rates in the report.
     pub clock: Arc<dyn Clock>,
     /// Called from time to time with the progress of the check. `Break` ends the check:
@@ -34,6 +39,7 @@ impl Default for CheckOptions {
             data: true,
             only: None,
             max_memory_bytes: 512 << 20,
+            counts_distinct: false,
             clock: Arc::new(SystemClock),
             progress: None,
         }

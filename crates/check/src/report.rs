@@ -107,6 +107,9 @@ pub struct Totals {
     /// Bytes of segments that tables and values name. Bytes that several values share count once for each, up
     /// to the bytes of their segment.
     pub live_bytes: u64,
+    /// The same bytes, each once however many values share it; 0 if they were not counted.
+    #[serde(skip)]
+    pub distinct_bytes: u64,
     /// Time for the stripes, in nanoseconds.
     pub stripe_nanos: u64,
     /// Time for tables and names, in nanoseconds.

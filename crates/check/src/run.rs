@@ -78,7 +78,8 @@ impl LoadedCheck {
             ledger.settle(&mut totals, &findings);
         }
         let stripes_read = options.clock.monotonic_nanos();
-        let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
+        let reader = SliceReader::new(&loaded.media, &loaded.segments);
+        let mut reader = reader.counting_distinct(options.counts_distinct);
         let has_damage = !ledger.is_empty();
         let mut namer = FileNamer::new(&loaded, &mut ledger, &mut files, true, &mut reader);
         let naming = has_damage.then_some(&mut namer);

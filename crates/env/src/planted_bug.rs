@@ -74,13 +74,15 @@ pub enum PlantedBug {
     SnapshotsUnreadAtOpen,
     /// The log has no copy of a root that a change of the devices made, until the next checkpoint.
     ChangedRootNotCopied,
+    /// A census does not read the memtables.
+    CensusWithoutMemory,
     /// Copies of roots of parts that were written apart are taken for those of one pool.
     CopiesApartAccepted,
 }
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 35] = [
+    const ALL: [(PlantedBug, &str); 36] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -115,6 +117,7 @@ impl PlantedBug {
         (PlantedBug::SnapshotForgottenEarly, "snapshot-forgotten-early"),
         (PlantedBug::SnapshotsUnreadAtOpen, "snapshots-unread-at-open"),
         (PlantedBug::ChangedRootNotCopied, "changed-root-not-copied"),
+        (PlantedBug::CensusWithoutMemory, "census-without-memory"),
         (PlantedBug::CopiesApartAccepted, "copies-apart-accepted"),
     ];
 

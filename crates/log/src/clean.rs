@@ -35,6 +35,8 @@ impl Log {
         let sums = self.segment_table.lock().sums();
         let mut space = Space {
             live_bytes: sums.live_bytes,
+            shared_bytes: sums.shared_bytes,
+            unsure_bytes: sums.unsure_bytes,
             garbage_bytes: sums.garbage_bytes,
             stuck_bytes: sums.stuck_bytes,
             free_bytes: free_bytes + sums.open_rest_bytes,

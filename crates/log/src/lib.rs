@@ -8,6 +8,7 @@
 mod clean;
 mod latch;
 mod limits;
+mod live_bytes;
 mod lock_ranks;
 mod log;
 mod log_writer;
@@ -31,6 +32,7 @@ pub use log::Log;
 pub use mem::{MemLog, MemLogCounters, MemLogOptions};
 pub use mend::{Blocked, DueReason, DueWork, ReasonWork, SegmentsAtRisk};
 pub use store::{
-    Admit, LogError, LogPos, LogStore, Pin, RecordIter, RecoveredLog, ScrubbedSegment, Slices, Space, Stream,
+    Admit, CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogError, LogPos, LogStore, Pin,
+    RecordIter, RecoveredLog, ScrubbedSegment, Slices, Space, Stream,
 };
 pub use upkeep_limit::UpkeepLimit;

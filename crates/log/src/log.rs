@@ -40,7 +40,10 @@ use crate::pins::{Pins, Retired};
 use crate::recover::{LogEnd, LogParts};
 use crate::segment_table::{SegmentEntry, SegmentStage, SegmentTable};
 use crate::state_log::StateLog;
-use crate::store::{Admit, LogError, LogPos, LogStore, Pin, ScrubbedSegment, Slices, Space, Stream};
+use crate::store::{
+    Admit, CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogError, LogPos, LogStore, Pin,
+    ScrubbedSegment, Slices, Space, Stream,
+};
 use crate::stream::{BulkStream, STREAMS};
 use crate::upkeep_limit::UpkeepLimit;
 use crate::write_queue::{WriteQueue, WriterThread};
@@ -383,11 +386,32 @@ impl LogStore for Log {
     }
 
     fn retain(&self, slice: SlicePtr) {
-        self.segment_table.lock().retain(slice.segment, u64::from(slice.len_bytes));
+        let bytes = u64::from(slice.len_bytes);
+        self.segment_table.lock().retain(slice.segment, |live| live.retain(bytes));
+    }
+
+    fn retain_again(&self, segment: SegmentId, bytes: u64) {
+        self.segment_table.lock().retain(segment, |live| live.retain_again(bytes));
     }
 
     fn release(&self, segment: SegmentId, bytes: u64) {
-        self.segment_table.lock().release(segment, bytes, &self.pins);
+        self.segment_table.lock().release(segment, &self.pins, |live| live.release(bytes));
+    }
+
+    fn let_go(&self, segment: SegmentId, bytes: u64) {
+        self.segment_table.lock().release(segment, &self.pins, |live| live.let_go(bytes));
+    }
+
+    fn census_candidates(&self, need: CensusNeed) -> Vec<CensusCandidate> {
+        self.segment_table.lock().census_candidates(need)
+    }
+
+    fn begin_census(&self, segments: &[SegmentId]) -> Vec<CensusMark> {
+        self.segment_table.lock().census_marks(segments)
+    }
+
+    fn end_census(&self, counted: &[CountedSegment]) {
+        self.segment_table.lock().note_census(counted);
     }
 
     fn set_live(&self, live: &HashMap<SegmentId, u64>) {

@@ -5,6 +5,7 @@ use warpfire_pool::ColumnMove;
 use warpfire_units::{DeviceIndex, ZoneIndex};
 
 use crate::limits::VICTIM_LIVE_MAX_PERCENT;
+use crate::live_bytes::LiveBytes;
 use crate::victims::Shelf;
 
 /// The states of a segment; the transitions are drawn at the head of `segment_table`.
@@ -34,7 +35,7 @@ pub(crate) struct SegmentEntry {
     pub(crate) state: SegmentStage,
     /// Whether the saved state has the segment.
     pub(crate) is_saved: bool,
-    pub(crate) live_bytes: Option<u64>,
+    pub(crate) live: LiveBytes,
     /// Entries in the queue of `Pins`. A segment retired twice has two.
     pub(crate) queued: u32,
     /// Payload bytes in its stripes and, while it is open, in its stream's buffer.
@@ -44,10 +45,19 @@ pub(crate) struct SegmentEntry {
 }
 
 impl SegmentEntry {
-    /// Referenced bytes, at most the segment's length, since two references may share bytes. All of them
-    /// while the count is unknown.
+    /// Its live bytes, at most. All of its bytes while its references are unknown.
     pub(crate) fn live_bytes(&self) -> u64 {
-        self.live_bytes.map_or(self.written_bytes, |live| live.min(self.written_bytes))
+        self.live.live(self.written_bytes)
+    }
+
+    /// Live bytes of a sealed segment that a census may find to be garbage, if that would make the segment
+    /// worth cleaning; else 0. With `doubts` nothing is assumed of segments that were not counted yet.
+    pub(crate) fn unsure_bytes(&self, doubts: bool) -> u64 {
+        let least = self.live.least(self.written_bytes, doubts);
+        let may_pay = self.state == SegmentStage::Sealed
+            && is_worth_cleaning(least, self.capacity_bytes)
+            && !self.is_worth_cleaning();
+        if may_pay { self.live_bytes() - least } else { 0 }
     }
 
     /// Parity columns of the segment.
@@ -104,7 +114,9 @@ impl SegmentEntry {
         let live_bytes = self.live_bytes();
         let rest_bytes = self.capacity_bytes.saturating_sub(self.written_bytes);
         let unreferenced_bytes = self.written_bytes - live_bytes;
-        let of_all = SegmentSums { live_bytes, ..SegmentSums::default() };
+        let shared_bytes = self.live.shared(self.written_bytes);
+        let unsure_bytes = self.unsure_bytes(false);
+        let of_all = SegmentSums { live_bytes, shared_bytes, unsure_bytes, ..SegmentSums::default() };
         if self.state == SegmentStage::Open {
             return SegmentSums { open_rest_bytes: rest_bytes, garbage_bytes: unreferenced_bytes, ..of_all };
         }
@@ -118,6 +130,10 @@ impl SegmentEntry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SegmentSums {
     pub(crate) live_bytes: u64,
+    /// Bytes that further references to the same bytes would take, at least.
+    pub(crate) shared_bytes: u64,
+    /// The part of `live_bytes` that a census may find to be garbage.
+    pub(crate) unsure_bytes: u64,
     /// The unwritten rest of open segments: free while a stream can fill it.
     pub(crate) open_rest_bytes: u64,
     /// Written bytes without a reference, and the unwritten rest of sealed segments.
@@ -129,6 +145,8 @@ pub(crate) struct SegmentSums {
 impl SegmentSums {
     pub(crate) fn add(&mut self, more: SegmentSums) {
         self.live_bytes += more.live_bytes;
+        self.shared_bytes += more.shared_bytes;
+        self.unsure_bytes += more.unsure_bytes;
         self.open_rest_bytes += more.open_rest_bytes;
         self.garbage_bytes += more.garbage_bytes;
         self.stuck_bytes += more.stuck_bytes;
@@ -136,6 +154,8 @@ impl SegmentSums {
 
     pub(crate) fn remove(&mut self, less: SegmentSums) {
         self.live_bytes -= less.live_bytes;
+        self.shared_bytes -= less.shared_bytes;
+        self.unsure_bytes -= less.unsure_bytes;
         self.open_rest_bytes -= less.open_rest_bytes;
         self.garbage_bytes -= less.garbage_bytes;
         self.stuck_bytes -= less.stuck_bytes;

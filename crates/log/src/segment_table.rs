@@ -2,7 +2,7 @@
 //!
 //! A *reference* is a slice pointer that keeps bytes alive: one in metadata, or one that the slice store
 //! holds for its callers. *Live bytes* are the
-//! bytes of all references to a segment. An *edit* is a frame of the commit log that says how a segment has
+//! bytes that references name, each once (`live_bytes.rs`). An *edit* is a frame of the commit log that says how a segment has
 //! changed: opened, grew, sealed, freed, a column moved or lost.
 //!
 //! ```text
@@ -17,8 +17,8 @@
 //! 1. `logged` is the segment as a reader of the commit log knows it up to the last barrier *written*. The
 //!    difference to the present, `unlogged_runs`, `unlogged_moves`, `lost` against that of `logged`, and
 //!    `state` against `logged_as`, goes into the next group (assert in `grow`: only an open segment grows).
-//! 2. `live_bytes` is the sum of bytes appended and retained, less those released (assert in `release`). It
-//!    is unknown from recovery until `set_live`, and a segment with an unknown count is not retired.
+//! 2. A segment is retired when its last reference goes. The references are unknown from recovery until
+//!    `set_live`, and a segment with an unknown number is not retired (`LiveBytes::is_unreferenced`).
 //! 3. A segment leaves the table in `take_freed`, after a barrier behind its `Freed` frame became durable,
 //!    and only then may its zones be reset (assert in `take_freed`; the reset rule, docs/FORMAT.md "Log
 //!    frames" 8).
@@ -36,9 +36,11 @@
 //!    grows with the changes (`state_log::tests`).
 //! 10. `with_lost` holds the segments with a lost column, and `parities` counts segments by their parity. So
 //!     a whole table is known to be whole without a look at each segment.
-//! 11. `open` holds the open segments, and `victims` the sealed ones with live bytes that are worth cleaning,
-//!     so that neither is looked for among all segments (assert in `sums`, in debug builds).
+//! 11. `open` holds the open segments, `victims` the sealed ones with live bytes that are worth cleaning, and
+//!     `unsure` those that a census may find to be worth it, so that none of them is looked for among all
+//!     segments (assert in `sums`, in debug builds).
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 
@@ -48,8 +50,10 @@ use warpfire_pool::{ColumnMove, OldZones, ResilveredSegment};
 use warpfire_units::{BLOCK_BYTES, SegmentId};
 
 use crate::limits::{COLUMN_EDIT_BYTES, EDIT_MAX_BYTES};
+use crate::live_bytes::LiveBytes;
 use crate::pins::{Pins, Retired};
 use crate::state_log::SavedChange;
+use crate::store::{CensusCandidate, CensusMark, CensusNeed, CountedSegment};
 use crate::victims::{Victims, benefit};
 
 pub(crate) use crate::segment_entry::{SegmentEntry, SegmentStage, SegmentSums};
@@ -75,6 +79,8 @@ pub(crate) struct SegmentTable {
     with_lost: BTreeSet<SegmentId>,
     open: BTreeSet<SegmentId>,
     victims: Victims,
+    /// Segments in which a census may find garbage.
+    unsure: BTreeSet<SegmentId>,
     /// Number of segments with so many parity columns.
     parities: BTreeMap<u8, usize>,
     /// Payload bytes of the stripes that are in no `Grew` frame yet, padding included.
@@ -112,7 +118,7 @@ impl SegmentTable {
                 unlogged_moves: Vec::new(),
                 logged_as: Some(SegmentStage::Sealed),
                 state: SegmentStage::Sealed,
-                live_bytes: None,
+                live: LiveBytes::unknown(),
                 queued: 0,
                 written_bytes,
             };
@@ -136,8 +142,10 @@ impl SegmentTable {
         );
         debug_assert!(
             self.segments.len() > RECOUNTED_MAX
-                || (self.victims == self.sorted_victims() && self.open == self.counted_open()),
-            "victims and open segments are those of the table"
+                || (self.victims == self.sorted_victims()
+                    && self.open == self.counted_open()
+                    && self.unsure == self.counted_unsure()),
+            "victims, open and unsure segments are those of the table"
         );
         self.sums
     }
@@ -146,6 +154,12 @@ impl SegmentTable {
     fn count_all(&mut self) {
         self.sums = self.counted();
         self.victims = self.sorted_victims();
+        self.unsure = self.counted_unsure();
+    }
+
+    fn counted_unsure(&self) -> BTreeSet<SegmentId> {
+        let unsure = self.segments.iter().filter(|(_, entry)| entry.unsure_bytes(false) > 0);
+        unsure.map(|(id, _)| *id).collect()
     }
 
     fn sorted_victims(&self) -> Victims {
@@ -185,8 +199,14 @@ impl SegmentTable {
         let entry = self.segments.get_mut(&id)?;
         let (before, shelf) = (entry.sums(), entry.shelf());
         let done = act(entry);
-        self.sums.add(entry.sums());
+        let after = entry.sums();
+        self.sums.add(after);
         self.sums.remove(before);
+        match (before.unsure_bytes > 0, after.unsure_bytes > 0) {
+            (false, true) => _ = self.unsure.insert(id),
+            (true, false) => _ = self.unsure.remove(&id),
+            _ => {}
+        }
         self.victims.shift(id, shelf, entry.shelf());
         Some(done)
     }
@@ -226,7 +246,7 @@ impl SegmentTable {
             logged_as: None,
             state: SegmentStage::Open,
             is_saved: false,
-            live_bytes: Some(0),
+            live: LiveBytes::new(),
             queued: 0,
             written_bytes: 0,
             capacity_bytes,
@@ -273,7 +293,7 @@ impl SegmentTable {
                 "a segment grows by at least the append"
             );
             entry.written_bytes = written_bytes;
-            *entry.live_bytes.as_mut().expect("the count of an open segment is known") += len_bytes;
+            entry.live.append(len_bytes);
         });
         noted.expect("a segment that is in use is in the table");
         self.unlogged_bytes
@@ -334,7 +354,7 @@ impl SegmentTable {
 
     /// Open segments that hold bytes and have no reference.
     pub(crate) fn open_and_dead(&self) -> BTreeSet<SegmentId> {
-        let dead = |e: &SegmentEntry| e.written_bytes > 0 && e.live_bytes == Some(0);
+        let dead = |e: &SegmentEntry| e.written_bytes > 0 && e.live.is_unreferenced();
         self.open().filter(|(_, e)| dead(e)).map(|(id, _)| id).collect()
     }
 
@@ -350,9 +370,9 @@ impl SegmentTable {
         self.segments.range(newer).filter(move |(_, e)| is_live(e)).map(|(id, _)| *id)
     }
 
-    /// Counts one more reference. A segment that does not exist is passed over: damaged metadata may name
-    /// one, and reading the slice reports it.
-    pub(crate) fn retain(&mut self, id: SegmentId, bytes: u64) {
+    /// Counts more references. A segment that does not exist is passed over: damaged metadata may name one, and
+    /// reading the slice reports it.
+    pub(crate) fn retain(&mut self, id: SegmentId, count: impl FnOnce(&mut LiveBytes)) {
         self.change(id, |entry| {
             assert!(
                 entry.state != SegmentStage::Freeing,
@@ -361,26 +381,65 @@ impl SegmentTable {
             if entry.state == SegmentStage::Retired {
                 entry.state = SegmentStage::Sealed;
             }
-            if let Some(live) = &mut entry.live_bytes {
-                *live += bytes;
-            }
+            count(&mut entry.live);
         });
     }
 
     /// Counts references that are gone. As in `retain`, a segment that does not exist is passed over.
-    pub(crate) fn release(&mut self, id: SegmentId, bytes: u64, pins: &Pins<Retired>) {
+    pub(crate) fn release(
+        &mut self,
+        id: SegmentId,
+        pins: &Pins<Retired>,
+        count: impl FnOnce(&mut LiveBytes),
+    ) {
         self.change(id, |entry| {
-            if let Some(live) = &mut entry.live_bytes {
-                *live = live.checked_sub(bytes).expect("no more bytes are released than are referenced");
-            }
+            count(&mut entry.live);
             retire_empty(id, entry, pins);
         });
+    }
+
+    /// The segments in which a census may find what is needed, the best first.
+    pub(crate) fn census_candidates(&self, need: CensusNeed) -> Vec<CensusCandidate> {
+        let unsure_bytes = |entry: &SegmentEntry| match need {
+            CensusNeed::Gain => entry.unsure_bytes(false),
+            CensusNeed::Room => entry.unsure_bytes(true),
+            CensusNeed::Everything => entry.live_bytes(),
+        };
+        let candidate = |(id, entry): (&SegmentId, &SegmentEntry)| {
+            let unsure_bytes = unsure_bytes(entry);
+            (unsure_bytes > 0).then_some(CensusCandidate { segment: *id, unsure_bytes })
+        };
+        let mut found: Vec<CensusCandidate> = match need {
+            CensusNeed::Gain => {
+                let entries = self.unsure.iter().filter_map(|id| Some((id, self.segments.get(id)?)));
+                entries.filter_map(candidate).collect()
+            }
+            CensusNeed::Room | CensusNeed::Everything => self.segments.iter().filter_map(candidate).collect(),
+        };
+        found.sort_by_key(|candidate| (Reverse(candidate.unsure_bytes), candidate.segment));
+        found
+    }
+
+    /// The counts of segments at the beginning of a census. Segments that are gone are left out.
+    pub(crate) fn census_marks(&self, segments: &[SegmentId]) -> Vec<CensusMark> {
+        let mark = |id: &SegmentId| {
+            let entry = self.segments.get(id)?;
+            entry.live.mark(*id, entry.written_bytes)
+        };
+        segments.iter().filter_map(mark).collect()
+    }
+
+    /// Takes the results of a census. Segments that are gone by now are passed over.
+    pub(crate) fn note_census(&mut self, counted: &[CountedSegment]) {
+        for segment in counted {
+            self.change(segment.mark.segment, |entry| entry.live.note_census(segment));
+        }
     }
 
     /// Sets the references of every segment after recovery. Segments that `live` does not name have none.
     pub(crate) fn set_live(&mut self, live: &HashMap<SegmentId, u64>, pins: &Pins<Retired>) {
         for (id, entry) in &mut self.segments {
-            entry.live_bytes = Some(live.get(id).copied().unwrap_or(0));
+            entry.live.set(live.get(id).copied().unwrap_or(0), entry.written_bytes);
             retire_empty(*id, entry, pins);
         }
         self.count_all();
@@ -396,7 +455,7 @@ impl SegmentTable {
         if entry.queued > 0 || entry.state != SegmentStage::Retired {
             return;
         }
-        assert!(entry.live_bytes == Some(0), "only a segment without references is freed");
+        assert!(entry.live.is_unreferenced(), "only a segment without references is freed");
         // As for `Retired`, the sums are those of a segment that is not open.
         entry.state = SegmentStage::Freeing;
         self.dirty.insert(id);
@@ -441,7 +500,7 @@ impl SegmentTable {
                 entry.state == SegmentStage::Freeing && entry.logged_as != Some(SegmentStage::Freeing);
             entry.logged_as = Some(entry.state);
             if freed {
-                assert!(entry.live_bytes == Some(0), "the log frees only segments without references");
+                assert!(entry.live.is_unreferenced(), "the log frees only segments without references");
                 frames.push(LogFrame::Freed(id));
                 self.freed_in_log.push(id);
             }
@@ -529,7 +588,7 @@ pub(crate) fn append_runs(descriptor: &mut SegmentDescriptor, runs: &[StripeRun]
 
 /// Retires a sealed segment without references.
 fn retire_empty(id: SegmentId, entry: &mut SegmentEntry, pins: &Pins<Retired>) {
-    if entry.state == SegmentStage::Sealed && entry.live_bytes == Some(0) {
+    if entry.state == SegmentStage::Sealed && entry.live.is_unreferenced() {
         entry.state = SegmentStage::Retired;
         entry.queued += 1;
         pins.retire(Retired::Segment(id));

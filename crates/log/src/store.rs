@@ -83,8 +83,13 @@ impl LogError {
 pub struct Space {
     /// All payload bytes the pool can hold with its present devices and geometry.
     pub total_bytes: u64,
-    /// Payload bytes with a reference.
+    /// Payload bytes with a reference, at most: those of a segment in which references share bytes are counted
+    /// by a census only.
     pub live_bytes: u64,
+    /// Bytes that the further references to live bytes would take without sharing, at least.
+    pub shared_bytes: u64,
+    /// Part of `live_bytes` that a census may find to be garbage that is worth cleaning.
+    pub unsure_bytes: u64,
     /// Payload bytes of written segments without a reference: cleaning can free them.
     pub garbage_bytes: u64,
     /// Part of `garbage_bytes` in segments that are too full to be worth cleaning: it comes back only when
@@ -96,6 +101,50 @@ pub struct Space {
     pub free_bytes: u64,
     /// Part of `free_bytes` kept for deletion and upkeep.
     pub reserve_bytes: u64,
+}
+
+/// What a census is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CensusNeed {
+    /// Garbage of which the log knows that it may be there.
+    Gain,
+    /// All garbage that there may be: also in segments that were not counted since the opening.
+    Room,
+    /// The count itself, of every segment.
+    Everything,
+}
+
+/// A segment in which a census may find garbage.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CensusCandidate {
+    /// The segment.
+    pub segment: SegmentId,
+    /// Bytes of it that count as live and may be garbage.
+    pub unsure_bytes: u64,
+}
+
+/// The counts of a segment at the moment at which a census began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CensusMark {
+    /// The segment.
+    pub segment: SegmentId,
+    /// Its length then.
+    pub written_bytes: u64,
+    /// The bytes of all references to it then.
+    pub references: u64,
+    pub(crate) most: u64,
+    pub(crate) dropped: u64,
+}
+
+/// The result of a census for one segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CountedSegment {
+    /// The segment, as it was when the census began.
+    pub mark: CensusMark,
+    /// The bytes of all references that the census has met.
+    pub named_bytes: u64,
+    /// The bytes that these references name, each once.
+    pub live_bytes: u64,
 }
 
 /// Keeps every segment that was live when the pin was taken from being reused, until it is dropped. A reader
@@ -206,9 +255,26 @@ pub trait LogStore: Send + Sync + 'static {
     /// is older than the release of the last reference.
     fn retain(&self, slice: SlicePtr);
 
+    /// Counts `bytes` of more references to bytes of a segment that others refer to now, and after the call.
+    fn retain_again(&self, segment: SegmentId, bytes: u64);
+
     /// Counts `bytes` of a segment as no longer referenced. The record that drops the reference must be
     /// durable already. A sealed segment without references is freed once no older pin is left.
     fn release(&self, segment: SegmentId, bytes: u64);
+
+    /// As `release`, for references that a caller had beside metadata: those of a writer or a hold. The log
+    /// expects that metadata names these bytes, so they are no reason for a census.
+    fn let_go(&self, segment: SegmentId, bytes: u64);
+
+    /// Segments in which a census may find what is needed, those with the most unsure bytes first.
+    fn census_candidates(&self, need: CensusNeed) -> Vec<CensusCandidate>;
+
+    /// Begins a census of some segments. The caller counts the references of exactly this moment, as far as it
+    /// can find them, and ends the census with `end_census`. References may come and go in between.
+    fn begin_census(&self, segments: &[SegmentId]) -> Vec<CensusMark>;
+
+    /// Takes the results of a census. It changes what counts as live, and frees nothing.
+    fn end_census(&self, counted: &[CountedSegment]);
 
     /// Sets the references after replay, exactly. Segments not named have none.
     fn set_live(&self, live: &HashMap<SegmentId, u64>);

@@ -74,6 +74,8 @@ fn segments_of_every_width_are_counted_by_their_own() {
         let wanted = Space {
             total_bytes: written_bytes + garbage_bytes + free_bytes,
             live_bytes: written_bytes,
+            shared_bytes: 0,
+            unsure_bytes: 0,
             garbage_bytes,
             stuck_bytes: 0,
             log_bytes: space.log_bytes,

@@ -4,8 +4,10 @@
 //! # Invariants
 //! 1. The total follows from the number of zones and the payload of a segment. Zones that no segment can use,
 //!    because too few devices have a free zone, are the only difference (`check_total`).
-//! 2. After a crash, live and total bytes are exactly those of the segments and references on the devices.
-//!    Free bytes may be fewer by the segments that the commit log has taken for later (`recount`).
+//! 2. After a crash, total bytes are exactly those of the segments on the devices. Live bytes are at least those
+//!    that some reference names, each once, and at most those of all references; after a census they are
+//!    exactly the former, and the bytes that sharing saves are the difference. Free bytes may be fewer by the
+//!    segments that the commit log has taken for later (`recount`).
 //! 3. Inodes and allocated bytes are the same in `statfs`, in the attributes of all files, in the check and,
 //!    as far as the model knows them, in the model (`census`, `recount`).
 //! 4. A pool refuses an operation only if fewer bytes are free than the reserve, the memtables, the reserved
@@ -97,7 +99,7 @@ pub fn check_total(fs: &SimFs, shape: &Shape) -> Result<(), Violation> {
 /// # Errors
 /// If it cannot run, or finds an error.
 pub fn fsck(world: &SimWorld) -> Result<CheckReport, Violation> {
-    let options = CheckOptions { clock: world.clock(), ..CheckOptions::default() };
+    let options = CheckOptions { clock: world.clock(), counts_distinct: true, ..CheckOptions::default() };
     let report = check(&world.devices(), &options)
         .map_err(|e| Violation(format!("the pool cannot be checked: {e}")))?;
     demand(report.errors == 0, || format!("the check finds errors: {:?}", report.findings))?;
@@ -138,7 +140,7 @@ fn recount(fs: &SimFs, shape: &Shape, report: &CheckReport) -> Result<(), Violat
     let payload_bytes = |data| pool.bulk_payload_bytes(u16::try_from(data).expect("few columns"));
     let free_bytes = free_payload_bytes(&found.zones_free_by_device, shape, payload_bytes);
     let total_bytes = bulk_bytes + log_bytes + free_bytes;
-    let same = space.live_bytes == found.live_bytes
+    let same = (found.distinct_bytes..=found.live_bytes).contains(&space.live_bytes)
         && space.total_bytes == total_bytes
         && space.free_bytes + SPARE_LOG_SEGMENTS_MAX * segment_bytes >= free_bytes
         && space.free_bytes.saturating_sub(free_bytes) <= bulk_bytes - found.live_bytes
@@ -148,6 +150,14 @@ fn recount(fs: &SimFs, shape: &Shape, report: &CheckReport) -> Result<(), Violat
             "the devices hold {} live bytes in {bulk_bytes} bytes of segments, {log_bytes} of commit log \
              and {free_bytes} free; the log says {space:?}",
             found.live_bytes
+        )
+    })?;
+    fs.engine().count_live().map_err(|e| Violation(format!("the live bytes cannot be counted: {e}")))?;
+    let counted = space_of(fs);
+    demand(counted.live_bytes == found.distinct_bytes, || {
+        format!(
+            "values and tables name {} bytes, each once; the census says {counted:?}",
+            found.distinct_bytes
         )
     })
 }

@@ -206,6 +206,21 @@ impl<L: LogStore> HeldSlices<L> {
         self.book.lock().held_bytes
     }
 
+    /// Calls `visit` for the place of each stretch in these segments, and then `then`, while no hold begins,
+    /// ends or moves. The log has one reference to each of these places.
+    pub fn count_held<T>(
+        &self,
+        segments: &[SegmentId],
+        visit: &mut dyn FnMut(SlicePtr),
+        then: impl FnOnce() -> T,
+    ) -> T {
+        let book = self.book.lock();
+        for (home, stretch) in segments.iter().flat_map(|segment| book.placed_in(*segment)) {
+            visit(slice_at(stretch.place_of(home), stretch.len_bytes));
+        }
+        then()
+    }
+
     /// Whether held bytes have moved. Without the lock: for callers that mostly need no place.
     #[must_use]
     pub fn has_moved(&self) -> bool {
@@ -282,7 +297,7 @@ impl<L: LogStore> HeldSlices<L> {
                 let rest = place.part(done, stretch.len_bytes - done);
                 let (len, copies) = match known(rest) {
                     KnownCopy::Of(copy) => {
-                        self.log.retain(copy);
+                        self.log.retain_again(copy.segment, u64::from(copy.len_bytes));
                         (copy.len_bytes, Some(Slices::from_buf([copy])))
                     }
                     KnownCopy::NoneOf(len) => {
@@ -336,7 +351,7 @@ impl<L: LogStore> HeldSlices<L> {
                 book.insert(address, Stretch { place: Some(place), ..stretch });
                 self.moved_count.store(book.away.len(), Ordering::Release);
                 spare -= u64::from(stretch.len_bytes);
-                self.log.release(from.segment, u64::from(stretch.len_bytes));
+                self.log.let_go(from.segment, u64::from(stretch.len_bytes));
             }
             if spare > 0 {
                 self.log.release(copy.segment, spare);
@@ -390,7 +405,7 @@ impl<L: LogStore> SliceHolder for HeldSlices<L> {
                 book.remove(home);
                 match stretch.holds.checked_sub(1) {
                     None | Some(0) => {
-                        self.log.release(stretch.place_of(home).0, u64::from(stretch.len_bytes));
+                        self.log.let_go(stretch.place_of(home).0, u64::from(stretch.len_bytes));
                     }
                     Some(holds) => book.insert(home, Stretch { holds, ..stretch }),
                 }

@@ -91,7 +91,7 @@ impl<L: LogStore> SliceStore for LocalSlices<L> {
 
     fn release(&self, slices: &[SlicePtr]) {
         for slice in slices {
-            self.log.release(slice.segment, u64::from(slice.len_bytes));
+            self.log.let_go(slice.segment, u64::from(slice.len_bytes));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Devices, roots, segments and stripes: reading bytes and verifying their checksums.
 
 mod device;
+mod distinct;
 mod roots;
 mod segment;
 mod slice;

@@ -9,6 +9,7 @@ use warpfire_format::stripe::StripeHeader;
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
 use super::device::Media;
+use super::distinct::DistinctBytes;
 use super::segment::{CheckedSegment, StripePosition};
 use super::stripe::identity_of;
 
@@ -23,11 +24,39 @@ pub(crate) struct SliceReader<'a> {
     tables: BTreeMap<(SegmentId, u32, u16), Option<Vec<u32>>>,
     /// Bytes that tables and values name, by segment.
     live: BTreeMap<SegmentId, u64>,
+    /// The same bytes, each once, if somebody asks for them.
+    distinct: Option<DistinctBytes>,
 }
 
 impl<'a> SliceReader<'a> {
     pub(crate) fn new(media: &'a Media, segments: &'a BTreeMap<SegmentId, CheckedSegment>) -> Self {
-        SliceReader { media, segments, tables: BTreeMap::new(), live: BTreeMap::new() }
+        SliceReader { media, segments, tables: BTreeMap::new(), live: BTreeMap::new(), distinct: None }
+    }
+
+    /// The reader, counting also the bytes that are named each once.
+    pub(crate) fn counting_distinct(mut self, counts: bool) -> Self {
+        self.distinct = counts.then(DistinctBytes::default);
+        self
+    }
+
+    /// Adds the bytes of one name, for `distinct_bytes`.
+    pub(crate) fn count_name(&mut self, slice: SlicePtr) {
+        if let Some(distinct) = &mut self.distinct {
+            distinct.add(slice);
+        }
+    }
+
+    /// Whether somebody asks for the bytes that are named, each once.
+    pub(crate) fn counts_distinct(&self) -> bool {
+        self.distinct.is_some()
+    }
+
+    /// All bytes of live segments that are named, each once.
+    pub(crate) fn distinct_bytes(&self) -> u64 {
+        let bytes = |(id, bytes): (SegmentId, u64)| {
+            self.segments.get(&id).map(|segment| bytes.min(segment.descriptor.payload_bytes()))
+        };
+        self.distinct.iter().flat_map(DistinctBytes::by_segment).filter_map(bytes).sum()
     }
 
     /// Whether a slice lies in the payload of a live segment.

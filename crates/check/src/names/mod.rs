@@ -109,6 +109,7 @@ pub(crate) fn check_names(
         loaded.segments.get(id).map(|segment| (*named).min(segment.descriptor.payload_bytes()))
     });
     totals.live_bytes = live.sum();
+    totals.distinct_bytes = reader.distinct_bytes();
     Ok(lost)
 }
 
@@ -118,6 +119,7 @@ fn count_commits(loaded: &LoadedPool, reader: &mut SliceReader<'_>, findings: &F
     let mut references: BTreeMap<SegmentId, u64> = BTreeMap::new();
     for table in loaded.manifest.tables() {
         for slice in &table.slices {
+            reader.count_name(*slice);
             *references.entry(slice.segment).or_default() += u64::from(slice.len_bytes);
             if !reader.holds(*slice) {
                 let message = format_args!("{slice} is not payload of a live segment");
@@ -130,6 +132,7 @@ fn count_commits(loaded: &LoadedPool, reader: &mut SliceReader<'_>, findings: &F
     for change in commits.all().iter().filter(|c| c.kind != VersionKind::Delete) {
         let visited =
             fs::pointers(change.key, change.value, change.kind == VersionKind::Merge, &mut |slice| {
+                reader.count_name(slice);
                 *references.entry(slice.segment).or_default() += u64::from(slice.len_bytes);
                 if !reader.holds(slice) {
                     let place = format_args!("commit log, {}", show(change.key));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_format::table::{DataBlock, Partition, TopIndex, VersionKind};
 use warpfire_format::{fs, key_hash};
-use warpfire_units::{SegmentId, Seq};
+use warpfire_units::{SegmentId, Seq, SlicePtr};
 
 use crate::code::FindingCode;
 use crate::media::SliceReader;
@@ -20,6 +20,8 @@ pub(super) struct TableFacts {
     seq_min: Seq,
     seq_max: Seq,
     references: BTreeMap<SegmentId, u64>,
+    /// The names themselves, if the reader counts their bytes each once.
+    names: Vec<SlicePtr>,
     last_key: Option<Vec<u8>>,
 }
 
@@ -85,10 +87,11 @@ impl TableFacts {
             return;
         }
         // The sums of named bytes are compared with the manifest in `finish`: cleaning relies on them.
-        let references = &mut self.references;
+        let TableFacts { references, names, .. } = self;
         let mut outside = None;
         let visited = fs::pointers(entry.key, entry.value, entry.kind == VersionKind::Merge, &mut |slice| {
             *references.entry(slice.segment).or_default() += u64::from(slice.len_bytes);
+            names.extend(reader.counts_distinct().then_some(slice));
             if !reader.holds(slice) {
                 outside = Some(slice);
             }
@@ -156,6 +159,7 @@ impl TableFacts {
             findings.error(FindingCode::TableReferences, &place, message);
         }
         reader.count(&self.references);
+        self.names.into_iter().for_each(|name| reader.count_name(name));
     }
 }
 

@@ -10,7 +10,7 @@
 //! 2. A crash keeps exactly the appends and records up to one tick: `synced`, or that of a later record
 //!    (`tests::a_seeded_crash_keeps_a_prefix_and_the_bytes_before_it`).
 //! 3. Every crash after a checkpoint keeps it (`tests::a_checkpoint_replaces_the_records_before_it`).
-//! 4. Each segment's `live_bytes` is the sum of bytes appended and retained, less those released
+//! 4. Each segment's references are the sum of bytes appended and retained, less those released
 //!    (`tests::space_adds_up`).
 
 mod crash;
@@ -26,7 +26,10 @@ use warpfire_units::{SegmentId, SlicePtr};
 
 use crate::limits::upkeep_bytes;
 use crate::pins::Pins;
-use crate::store::{Admit, LogError, LogPos, LogStore, Pin, ScrubbedSegment, Slices, Space, Stream};
+use crate::store::{
+    Admit, CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogError, LogPos, LogStore, Pin,
+    ScrubbedSegment, Slices, Space, Stream,
+};
 use crate::stream::UNSPLIT_MAX_BYTES;
 use segments::MemSegments;
 
@@ -295,12 +298,34 @@ impl LogStore for MemLog {
     }
 
     fn retain(&self, slice: SlicePtr) {
-        self.state.lock().segments.retain(slice.segment, u64::from(slice.len_bytes));
+        let bytes = u64::from(slice.len_bytes);
+        self.state.lock().segments.retain(slice.segment, |live| live.retain(bytes));
+    }
+
+    fn retain_again(&self, segment: SegmentId, bytes: u64) {
+        self.state.lock().segments.retain(segment, |live| live.retain_again(bytes));
     }
 
     fn release(&self, segment: SegmentId, bytes: u64) {
-        let emptied = self.state.lock().segments.release(segment, bytes);
+        let emptied = self.state.lock().segments.release(segment, |live| live.release(bytes));
         self.retire(emptied);
+    }
+
+    fn let_go(&self, segment: SegmentId, bytes: u64) {
+        let emptied = self.state.lock().segments.release(segment, |live| live.let_go(bytes));
+        self.retire(emptied);
+    }
+
+    fn census_candidates(&self, need: CensusNeed) -> Vec<CensusCandidate> {
+        self.state.lock().segments.census_candidates(need)
+    }
+
+    fn begin_census(&self, segments: &[SegmentId]) -> Vec<CensusMark> {
+        self.state.lock().segments.census_marks(segments)
+    }
+
+    fn end_census(&self, counted: &[CountedSegment]) {
+        self.state.lock().segments.note_census(counted);
     }
 
     fn set_live(&self, live: &HashMap<SegmentId, u64>) {

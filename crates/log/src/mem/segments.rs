@@ -1,25 +1,29 @@
 //! The segments of a `MemLog`: byte vectors with a count.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
 use super::MemLogOptions;
+use crate::live_bytes::LiveBytes;
 use crate::segment_entry::is_worth_cleaning;
-use crate::store::{LogError, Slices, Space, Stream};
+use crate::store::{
+    CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogError, Slices, Space, Stream,
+};
 use crate::stream::{room_wanted_bytes, slot, starts_on_block};
 
 /// Segments kept for deletion and cleaning.
 const RESERVE_SEGMENTS: u64 = 6;
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct MemSegment {
     bytes: Vec<u8>,
     /// The tick of each append that no sync has covered, and the segment's length after it.
     unsynced: Vec<(u64, usize)>,
     /// Its length when a sync last covered it.
     synced_len: usize,
-    live_bytes: u64,
+    live: LiveBytes,
     sealed: bool,
     /// Without references, sealed, and waiting for pins. Only a caller with an older pin refers to it again.
     retired: bool,
@@ -28,9 +32,33 @@ struct MemSegment {
 }
 
 impl MemSegment {
+    fn new() -> Self {
+        MemSegment {
+            bytes: Vec::new(),
+            unsynced: Vec::new(),
+            synced_len: 0,
+            live: LiveBytes::new(),
+            sealed: false,
+            retired: false,
+            queued: 0,
+        }
+    }
+
+    fn live_bytes(&self) -> u64 {
+        self.live.live(self.bytes.len() as u64)
+    }
+
+    /// As `SegmentEntry::unsure_bytes`.
+    fn unsure_bytes(&self, segment_bytes: u64, doubts: bool) -> u64 {
+        let (live, least) = (self.live_bytes(), self.live.least(self.bytes.len() as u64, doubts));
+        let may_pay =
+            self.sealed && is_worth_cleaning(least, segment_bytes) && !is_worth_cleaning(live, segment_bytes);
+        if may_pay { live - least } else { 0 }
+    }
+
     /// Retires the segment if it is sealed and has no reference. `true` if this call retired it.
     fn retire_if_empty(&mut self) -> bool {
-        let retires = self.sealed && self.live_bytes == 0 && !self.retired;
+        let retires = self.sealed && self.live.is_unreferenced() && !self.retired;
         self.retired |= retires;
         self.queued += u32::from(retires);
         retires
@@ -85,7 +113,7 @@ impl MemSegments {
             let (now, later) = rest.split_at(take);
             segment.bytes.extend_from_slice(now);
             segment.unsynced.push((tick, segment.bytes.len()));
-            segment.live_bytes += take as u64;
+            segment.live.append(take as u64);
             let len_bytes = u32::try_from(take).expect("a segment is below 4 GiB");
             slices.push(SlicePtr { segment: id, offset_bytes, len_bytes });
             rest = later;
@@ -119,7 +147,7 @@ impl MemSegments {
                 return Ok(id);
             }
             for slice in before {
-                self.get(slice.segment).live_bytes -= u64::from(slice.len_bytes);
+                self.get(slice.segment).live.release(u64::from(slice.len_bytes));
             }
             return Err(LogError::NoSpace);
         }
@@ -133,7 +161,7 @@ impl MemSegments {
         let id = self.next;
         self.next = id.next();
         self.open[slot(stream)] = Some(id);
-        let empty = MemSegment::default();
+        let empty = MemSegment::new();
         self.all.insert(id, empty);
         Ok(id)
     }
@@ -152,24 +180,53 @@ impl MemSegments {
         Ok(())
     }
 
-    pub(super) fn retain(&mut self, id: SegmentId, bytes: u64) {
+    pub(super) fn retain(&mut self, id: SegmentId, count: impl FnOnce(&mut LiveBytes)) {
         let segment = self.get(id);
         segment.retired = false;
-        segment.live_bytes += bytes;
+        count(&mut segment.live);
     }
 
-    pub(super) fn release(&mut self, id: SegmentId, bytes: u64) -> Option<SegmentId> {
+    pub(super) fn release(&mut self, id: SegmentId, count: impl FnOnce(&mut LiveBytes)) -> Option<SegmentId> {
         let segment = self.get(id);
-        segment.live_bytes =
-            segment.live_bytes.checked_sub(bytes).expect("no more bytes are released than are referenced");
+        count(&mut segment.live);
         segment.retire_if_empty().then_some(id)
+    }
+
+    pub(super) fn census_candidates(&self, need: CensusNeed) -> Vec<CensusCandidate> {
+        let candidate = |(id, segment): (&SegmentId, &MemSegment)| {
+            let unsure_bytes = match need {
+                CensusNeed::Gain => segment.unsure_bytes(self.options.segment_bytes, false),
+                CensusNeed::Room => segment.unsure_bytes(self.options.segment_bytes, true),
+                CensusNeed::Everything => segment.live_bytes(),
+            };
+            (unsure_bytes > 0).then_some(CensusCandidate { segment: *id, unsure_bytes })
+        };
+        let mut found: Vec<CensusCandidate> = self.all.iter().filter_map(candidate).collect();
+        found.sort_by_key(|candidate| (Reverse(candidate.unsure_bytes), candidate.segment));
+        found
+    }
+
+    pub(super) fn census_marks(&self, segments: &[SegmentId]) -> Vec<CensusMark> {
+        let mark = |id: &SegmentId| {
+            let segment = self.all.get(id)?;
+            segment.live.mark(*id, segment.bytes.len() as u64)
+        };
+        segments.iter().filter_map(mark).collect()
+    }
+
+    pub(super) fn note_census(&mut self, counted: &[CountedSegment]) {
+        for result in counted {
+            if let Some(segment) = self.all.get_mut(&result.mark.segment) {
+                segment.live.note_census(result);
+            }
+        }
     }
 
     pub(super) fn set_live(&mut self, live: &HashMap<SegmentId, u64>) -> Vec<SegmentId> {
         assert!(live.keys().all(|id| self.all.contains_key(id)), "only segments that exist are referenced");
         let mut emptied = Vec::new();
         for (id, segment) in &mut self.all {
-            segment.live_bytes = live.get(id).copied().unwrap_or(0);
+            segment.live.set(live.get(id).copied().unwrap_or(0), segment.bytes.len() as u64);
             if segment.retire_if_empty() {
                 emptied.push(*id);
             }
@@ -186,7 +243,10 @@ impl MemSegments {
             return false;
         }
         let freed = self.all.remove(&id).expect("a segment is freed once");
-        assert!(freed.sealed && freed.live_bytes == 0, "only sealed segments without references are freed");
+        assert!(
+            freed.sealed && freed.live.is_unreferenced(),
+            "only sealed segments without references are freed"
+        );
         true
     }
 
@@ -212,26 +272,28 @@ impl MemSegments {
     }
 
     pub(super) fn victims(&self, max: usize) -> Vec<SegmentId> {
-        let worth = |s: &MemSegment| is_worth_cleaning(s.live_bytes, self.options.segment_bytes);
+        let worth = |s: &MemSegment| is_worth_cleaning(s.live_bytes(), self.options.segment_bytes);
         let mut found: Vec<_> =
-            self.all.iter().filter(|(_, s)| s.sealed && s.live_bytes > 0 && worth(s)).collect();
-        found.sort_by_key(|(id, s)| (s.live_bytes, **id));
+            self.all.iter().filter(|(_, s)| s.sealed && s.live_bytes() > 0 && worth(s)).collect();
+        found.sort_by_key(|(id, s)| (s.live_bytes(), **id));
         found.into_iter().map(|(id, _)| *id).take(max).collect()
     }
 
     pub(super) fn space(&self) -> Space {
         let total_bytes = self.count_max() * self.options.segment_bytes;
-        let live_bytes = self.all.values().map(|s| s.live_bytes.min(s.bytes.len() as u64)).sum();
+        let segments = || self.all.values();
+        let live_bytes = segments().map(MemSegment::live_bytes).sum();
         let held = |s: &MemSegment| if s.sealed { self.options.segment_bytes } else { s.bytes.len() as u64 };
-        let used_bytes: u64 = self.all.values().map(held).sum();
+        let used_bytes: u64 = segments().map(held).sum();
         let is_stuck =
-            |s: &&MemSegment| s.sealed && !is_worth_cleaning(s.live_bytes, self.options.segment_bytes);
-        let unreferenced = |s: &MemSegment| held(s).saturating_sub(s.live_bytes);
+            |s: &&MemSegment| s.sealed && !is_worth_cleaning(s.live_bytes(), self.options.segment_bytes);
         Space {
             total_bytes,
             live_bytes,
+            shared_bytes: segments().map(|s| s.live.shared(s.bytes.len() as u64)).sum(),
+            unsure_bytes: segments().map(|s| s.unsure_bytes(self.options.segment_bytes, false)).sum(),
             garbage_bytes: used_bytes - live_bytes,
-            stuck_bytes: self.all.values().filter(is_stuck).map(unreferenced).sum(),
+            stuck_bytes: segments().filter(is_stuck).map(|s| held(s) - s.live_bytes()).sum(),
             log_bytes: 0,
             free_bytes: total_bytes - used_bytes,
             reserve_bytes: (RESERVE_SEGMENTS * self.options.segment_bytes).min(total_bytes / 4),

@@ -19,7 +19,8 @@ use std::sync::Arc;
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_log::LogStore;
 
-use super::job::{RewriteJob, SliceMoves};
+use super::job::RewriteJob;
+use super::moves::SliceMoves;
 use super::tiers::{compact_streams, references, seq_base};
 use crate::engine::EngineInner;
 use crate::schema::Schema;

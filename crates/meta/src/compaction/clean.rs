@@ -14,7 +14,8 @@ use std::sync::Arc;
 use warpfire_log::{LogError, LogStore};
 use warpfire_units::SegmentId;
 
-use super::job::{RewriteJob, SliceMoves};
+use super::job::RewriteJob;
+use super::moves::SliceMoves;
 use super::tiers::{compact_streams, references, seq_base};
 use crate::engine::EngineInner;
 use crate::schema::Schema;

@@ -7,7 +7,8 @@ use warpfire_env::sync::atomic::Ordering;
 use warpfire_log::LogStore;
 
 use super::fold::VersionGroup;
-use super::job::{RewriteJob, SliceMoves};
+use super::job::RewriteJob;
+use super::moves::SliceMoves;
 use crate::engine::EngineInner;
 use crate::memtable::FrozenMemtable;
 use crate::schema::Schema;

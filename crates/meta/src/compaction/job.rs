@@ -30,6 +30,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_format::table::{KeyVersion, VersionKind};
 use warpfire_log::{LogError, LogStore, Slices, Stream};
@@ -37,52 +38,12 @@ use warpfire_slices::KnownCopy;
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
 use super::fold::VersionGroup;
+use super::moves::SliceMoves;
 use crate::engine::EngineInner;
 use crate::schema::{RelocateError, Relocator, Schema};
 use crate::store::MetaError;
 use crate::table::TableWriter;
 use crate::table_set::InstallInto;
-
-/// The moves of one cleaning so far, over all its jobs.
-#[derive(Default)]
-pub(crate) struct SliceMoves {
-    /// New places of slices. A slice is copied once, even if many values name it or holds keep it.
-    copied: BTreeMap<SlicePtr, Slices>,
-    /// Segments with a slice that cannot be read. Such a slice stays named, and reading it stays an error.
-    pub(super) unrecoverable: BTreeSet<SegmentId>,
-}
-
-impl SliceMoves {
-    /// The copy of the first bytes of a slice, if this cleaning has made one.
-    pub(super) fn known_copy(&self, slice: SlicePtr) -> KnownCopy {
-        let none_of = |len: u64| {
-            KnownCopy::NoneOf(u32::try_from(len).map_or(slice.len_bytes, |len| len.clamp(1, slice.len_bytes)))
-        };
-        let all_from = |offset_bytes| SlicePtr { offset_bytes, len_bytes: u32::MAX, ..slice };
-        if let Some((from, to)) = self.copied.range(..=all_from(slice.offset_bytes)).next_back()
-            && from.segment == slice.segment
-        {
-            // The place of a copy may be several slices, in order.
-            let mut skip = slice.offset_bytes - from.offset_bytes;
-            for place in to {
-                let Some(left) = u64::from(place.len_bytes).checked_sub(skip).filter(|left| *left > 0) else {
-                    skip -= u64::from(place.len_bytes);
-                    continue;
-                };
-                let len = left.min(u64::from(slice.len_bytes)) as u32;
-                return KnownCopy::Of(place.part(skip as u32, len));
-            }
-        }
-        let behind = self.copied.range(all_from(slice.offset_bytes)..).next();
-        match behind.filter(|(next, _)| next.segment == slice.segment) {
-            Some((next, _)) => none_of(next.offset_bytes - slice.offset_bytes),
-            None => none_of(u64::from(slice.len_bytes)),
-        }
-    }
-}
-
-/// Most moves in `copied` (about 64 MiB). Beyond it, a slice that two values name is copied twice.
-const MOVES_MAX: usize = 1 << 20;
 
 /// The log never splits appends up to this length, so packed bytes are one slice.
 const PACKED_BYTES_MAX: usize = 64 * 1024;
@@ -122,28 +83,55 @@ impl<L: LogStore> Relocator for JobRelocator<'_, L> {
         if !self.cleaning.contains(&slice.segment) {
             return Ok(None);
         }
-        if let Some(known) = self.moves.copied.get(&slice) {
-            return Ok(Some(known.clone()));
+        // Everything is read before anything is appended: a value keeps its pointer as a whole if some of its
+        // bytes cannot be read. They may come back with a missing device.
+        let mut parts: SmallVec<[(KnownCopy, Vec<u8>); 1]> = SmallVec::new();
+        let mut done = 0;
+        while done < slice.len_bytes {
+            let rest = slice.part(done, slice.len_bytes - done);
+            let known = self.moves.known_copy(rest);
+            let bytes = match known {
+                KnownCopy::Of(copy) => {
+                    done += copy.len_bytes;
+                    Vec::new()
+                }
+                KnownCopy::NoneOf(len) => {
+                    done += len;
+                    let mut bytes = vec![0; len as usize];
+                    match self.log.read(rest.part(0, len), &mut bytes) {
+                        Err(LogError::Damaged(_) | LogError::BadPointer(_)) => {
+                            self.moves.unrecoverable.insert(slice.segment);
+                            return Ok(None);
+                        }
+                        read => read?,
+                    }
+                    bytes
+                }
+            };
+            parts.push((known, bytes));
         }
-        let mut bytes = vec![0; slice.len_bytes as usize];
-        match self.log.read(slice, &mut bytes) {
-            // The value keeps its pointer: the bytes may come back with a missing device.
-            Err(LogError::Damaged(_) | LogError::BadPointer(_)) => {
-                self.moves.unrecoverable.insert(slice.segment);
-                return Ok(None);
+        let mut slices = Slices::new();
+        let mut done = 0;
+        for (known, bytes) in parts {
+            match known {
+                KnownCopy::Of(copy) => {
+                    done += copy.len_bytes;
+                    slices.push(copy);
+                }
+                KnownCopy::NoneOf(len) => {
+                    // Slices that survive until cleaning live long: they go to a stream of their own.
+                    let copies = self.append(Stream::Cold, &bytes)?;
+                    self.moves.note(slice.part(done, len), &copies);
+                    done += len;
+                    slices.extend(copies);
+                }
             }
-            other => other?,
         }
-        // Slices that survive until cleaning live long: they go to a stream of their own.
-        let slices = self.append(Stream::Cold, &bytes)?;
         debug_assert_eq!(
             slices.iter().map(|s| u64::from(s.len_bytes)).sum::<u64>(),
             u64::from(slice.len_bytes),
             "a moved slice keeps its length"
         );
-        if self.moves.copied.len() < MOVES_MAX {
-            self.moves.copied.insert(slice, slices.clone());
-        }
         Ok(Some(slices))
     }
 }
@@ -273,7 +261,9 @@ impl<L: LogStore, S: Schema> RewriteJob<'_, L, S> {
             *have = (*have + missing) - bytes;
             retained += missing;
             // Before the edit: if it becomes durable, the references that it names are counted already.
-            retain_bytes(&*self.engine.log, *segment, missing);
+            if missing > 0 {
+                self.engine.log.retain_again(*segment, missing);
+            }
         }
         let came: u64 = self.before.values().chain(self.relocator.appended.values()).sum();
         let stays: u64 = tables.iter().flat_map(|t| &t.references).map(|(_, bytes)| bytes).sum();
@@ -281,16 +271,6 @@ impl<L: LogStore, S: Schema> RewriteJob<'_, L, S> {
         assert_eq!(came + retained, stays + goes, "a job keeps or releases every reference that it has");
         spare.retain(|_, bytes| *bytes > 0);
         spare
-    }
-}
-
-/// Retains `bytes` of a segment. The log counts bytes only, so it does not matter which of them the slice
-/// names.
-fn retain_bytes<L: LogStore>(log: &L, segment: SegmentId, mut bytes: u64) {
-    while bytes > 0 {
-        let len_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        log.retain(SlicePtr { segment, offset_bytes: 0, len_bytes });
-        bytes -= u64::from(len_bytes);
     }
 }
 
@@ -305,7 +285,7 @@ impl<L: LogStore, S: Schema> Drop for RewriteJob<'_, L, S> {
             self.engine.log.release(segment, bytes);
         }
         // The next job of this cleaning must not name the copies that were just released.
-        self.relocator.moves.copied.clear();
+        self.relocator.moves.forget();
     }
 }
 

@@ -7,14 +7,17 @@
 //! | `by_range.rs` | one key range of all runs, when space is too short for more | the oldest run |
 //! | `clean.rs` | tables that lie in victims or name slices in them | the run of the table |
 //!
-//! `job.rs` has the steps of a job, `fold.rs` chooses the versions that it keeps. `reclaim.rs` cleans and
-//! compacts for callers that need space.
+//! `job.rs` has the steps of a job, `fold.rs` chooses the versions that it keeps, `moves.rs` knows what one
+//! cleaning has copied. `reclaim.rs` cleans and compacts for callers that need space. `census.rs` counts the
+//! live bytes of segments in which references share bytes; it rewrites nothing.
 
 mod by_range;
+mod census;
 mod clean;
 mod flush;
 mod fold;
 mod job;
+mod moves;
 mod reclaim;
 mod tiers;
 

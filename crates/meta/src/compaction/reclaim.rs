@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use warpfire_env::sync::{Condvar, Mutex};
 use warpfire_env::{PlantedBug, is_planted};
-use warpfire_log::{Admit, LogError, LogStore};
+use warpfire_log::{Admit, CensusNeed, LogError, LogStore};
 
 use crate::engine::EngineInner;
 use crate::memtable::SHARDS;
@@ -210,7 +210,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                     "a caller needs space: the engine cleans and compacts"
                 );
             }
-            let step = if drops { self.drop_deleted() } else { self.clean_step() };
+            let step = if drops { self.drop_deleted() } else { self.count_and_clean() };
             let did = match step {
                 Err(e) if !e.is_no_space() => return Err(e),
                 step => step.unwrap_or(false),
@@ -244,6 +244,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             other => other,
         };
         unless_full(self.drop_deleted())?;
+        // Each call counts segments that the calls before have not counted.
+        while self.census_step(CensusNeed::Room)? {}
         // One step empties a segment at least, so these steps suffice. Segments that others write at the
         // same time are left.
         let space = self.log.space();
@@ -258,6 +260,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
         // The log segments before a checkpoint become free.
         self.checkpoint()
+    }
+
+    /// Cleans some segments, after a census if that may find more of them.
+    fn count_and_clean(&self) -> Result<bool, MetaError> {
+        let has_counted = self.census_step(CensusNeed::Room)?;
+        Ok(self.clean_step()? || has_counted)
     }
 
     /// Drops the versions that deletes hide: flushes memory and compacts everything. `true` if there was

@@ -20,7 +20,8 @@ use warpfire_log::LogStore;
 use warpfire_units::{SegmentId, Seq};
 
 use super::fold::VersionGroup;
-use super::job::{RewriteJob, SliceMoves};
+use super::job::RewriteJob;
+use super::moves::SliceMoves;
 use crate::engine::EngineInner;
 use crate::schema::Schema;
 use crate::store::MetaError;

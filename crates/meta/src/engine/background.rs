@@ -10,7 +10,7 @@ use warpfire_env::sync::atomic::{AtomicBool, Ordering};
 use warpfire_env::sync::thread::JoinHandle;
 
 use warpfire_env::sync::{Condvar, Mutex};
-use warpfire_log::{LogError, LogStore};
+use warpfire_log::{CensusNeed, LogError, LogStore};
 use warpfire_units::Seq;
 
 use super::{Background, EngineInner};
@@ -177,6 +177,10 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             // No space to write the group twice: `compact_all` works range by range.
             Err(e) if e.is_no_space() => return self.compact_all(),
             other => return other,
+        }
+        // Garbage that nobody sees makes no cleaning pay.
+        if self.census_step(CensusNeed::Gain)? {
+            return Ok(true);
         }
         if !self.cleaning_pays() {
             return Ok(false);

@@ -1,5 +1,6 @@
 //! The engine against its naive twin, against crashes, threads and full pools.
 
+mod census;
 mod conflicts;
 mod full;
 mod held;

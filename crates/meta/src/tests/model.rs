@@ -1,11 +1,15 @@
 //! Random histories on the engine and on `MapStore`: both must answer alike at every version that is held.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use warpfire_log::{Admit, LogStore, MemLog, MemLogOptions, RecoveredLog, Stream};
 use warpfire_units::Seq;
 
-use crate::testing::{ListSchema, Rng, clear_item, pointer_item, resolved, snapshot_key, text_item};
+use super::census::check_counts;
+use crate::testing::{
+    ListItem, ListSchema, Rng, clear_item, items, pointer_item, resolved, snapshot_key, text_item,
+};
 use crate::{
     Background, Batch, Direction, Engine, EngineOptions, EngineSnapshot, KeyRange, MapStore, ScanPage,
     SliceStore, SnapshotStore, Store,
@@ -42,6 +46,30 @@ fn drop_snapshot(store: &impl SnapshotStore, seq: Seq) {
     let mut batch = Batch::new();
     batch.delete(&snapshot_key(seq));
     store.drop_snapshot(seq, &batch).unwrap();
+}
+
+/// The items of a range of the bytes of a value.
+fn part_of(value: &[u8], range: Range<usize>) -> Vec<u8> {
+    let (mut part, mut at) = (Vec::new(), 0);
+    for item in items(value).unwrap() {
+        let len = match &item {
+            ListItem::Text(text) => text.len(),
+            ListItem::Pointer(slice) => slice.len_bytes as usize,
+            ListItem::Clear => 0,
+        };
+        let (from, to) = (range.start.max(at), range.end.min(at + len));
+        if from < to {
+            match item {
+                ListItem::Text(text) => part.extend(text_item(&text[from - at..to - at])),
+                ListItem::Pointer(slice) => {
+                    part.extend(pointer_item(slice.part((from - at) as u32, (to - from) as u32)));
+                }
+                ListItem::Clear => unreachable!("it has no bytes"),
+            }
+        }
+        at += len;
+    }
+    part
 }
 
 struct EngineAndTwin {
@@ -127,6 +155,29 @@ impl EngineAndTwin {
         let twin_seq = self.twin.commit(&twin_batch, None, Admit::User).unwrap();
         assert_eq!(seq, twin_seq);
         SliceStore::release(&self.engine, &slices);
+        self.history.push(HistoryStep::Commit(twin_batch));
+    }
+
+    /// Names a part of a key's value under another key too: its slices have two names then, and begin and end
+    /// anywhere.
+    fn copy(&mut self) {
+        let (from, to) = (self.key(), self.key());
+        let _pin = self.engine.pin().unwrap();
+        let mut value = Vec::new();
+        if !self.engine.get(&from, Seq::MAX, &mut value).unwrap() {
+            return;
+        }
+        let texts = resolved(&value, |slice, buf| self.engine.log().read(slice, buf)).unwrap();
+        if texts.is_empty() || texts.len() > 20_000 {
+            return;
+        }
+        let start = self.rng.below(texts.len() as u64) as usize;
+        let end = start + 1 + self.rng.below((texts.len() - start) as u64) as usize;
+        let (mut batch, mut twin_batch) = (Batch::new(), Batch::new());
+        batch.put(&to, &part_of(&value, start..end));
+        twin_batch.put(&to, &text_item(&texts[start..end]));
+        let seq = self.engine.commit(&batch, None, Admit::User).unwrap();
+        assert_eq!(seq, self.twin.commit(&twin_batch, None, Admit::User).unwrap());
         self.history.push(HistoryStep::Commit(twin_batch));
     }
 
@@ -223,7 +274,9 @@ impl EngineAndTwin {
 
     fn step(&mut self) {
         match self.rng.below(1000) {
-            0..680 => self.commit(),
+            0..600 => self.commit(),
+            600..677 => self.copy(),
+            677..680 => check_counts(&self.engine),
             680..690 => self.make_snapshot(),
             690..700 => self.drop_snapshot(),
             700..800 => self.check_get(),
@@ -261,7 +314,9 @@ fn run(seed: u64, steps: usize) {
     for _ in 0..steps {
         world.step();
     }
+    check_counts(&world.engine);
     world.crash();
+    check_counts(&world.engine);
     world.keys = 3000;
     for _ in 0..50 {
         world.check_scan();

@@ -131,6 +131,9 @@ pub struct SpaceReport {
     pub files: u64,
     /// Bytes with a reference.
     pub live_bytes: u64,
+    /// Bytes that copies would take besides, if they shared none: at least, as far as they were counted.
+    #[serde(default)]
+    pub shared_bytes: u64,
     /// Written bytes without a reference that are not cleaned yet.
     pub garbage_bytes: u64,
     /// Bytes that are not written.
@@ -221,6 +224,7 @@ impl StatusReport {
                 available_bytes: files.map_or(0, |files| files.available_bytes),
                 files: files.map_or(0, |files| files.inodes),
                 live_bytes: space.live_bytes,
+                shared_bytes: space.shared_bytes,
                 garbage_bytes: space.garbage_bytes,
                 free_bytes: space.free_bytes,
                 reserve_bytes: space.reserve_bytes,
@@ -284,6 +288,9 @@ impl StatusReport {
             Size(space.free_bytes),
             Size(space.reserve_bytes),
         );
+        if space.shared_bytes > 0 {
+            text += &format!("              {} saved by sharing, at least\n", Size(space.shared_bytes));
+        }
         let retired_bytes: u64 = self.devices.iter().map(|device| device.retired_bytes).sum();
         if retired_bytes > 0 {
             text += &format!(
