@@ -17,6 +17,7 @@ mod memory;
 mod memtable;
 mod read;
 mod read_set;
+mod releases;
 mod reserved;
 mod schema;
 mod snapshot;

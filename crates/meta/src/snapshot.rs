@@ -13,6 +13,8 @@
 //!    (`engine/recovery.rs`).
 //! 4. It is forgotten only once the removal of its record is durable. A crash that takes the removal back
 //!    finds every version of the snapshot (`tests::snapshots`).
+//! 5. `released_below` errs on one side: it may say that an old seq was released where none was, and never that
+//!    none was (`releases::tests`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,6 +23,8 @@ use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_env::sync::{Mutex, MutexGuard};
 use warpfire_units::Seq;
+
+use crate::releases::Releases;
 
 /// A seq that stays readable while the snapshot lives.
 pub struct EngineSnapshot {
@@ -61,6 +65,7 @@ pub(crate) struct SnapshotRegistry {
     held: Mutex<HeldSeqs>,
     /// Number of times that a seq lost its last snapshot.
     released: AtomicU64,
+    releases: Mutex<Releases>,
 }
 
 #[derive(Default)]
@@ -108,8 +113,16 @@ impl SnapshotRegistry {
     /// Counts the release of a seq that no snapshot holds any more.
     fn note_release(&self, held: &MutexGuard<'_, HeldSeqs>, seq: Seq) {
         if !held.live.contains_key(&seq) && !held.persistent.contains(&seq) {
+            // Before the number: whoever reads the number finds the release.
+            let mut releases = self.releases.lock();
+            releases.note(self.released.load(Ordering::Relaxed) + 1, seq);
             self.released.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a seq below `seq` may have lost its last snapshot since `released` was `since`.
+    pub(crate) fn released_below(&self, since: u64, seq: Seq) -> bool {
+        self.releases.lock().any_below(since, seq)
     }
 
     /// Number of times that a seq lost its last snapshot since the engine was opened.

@@ -7,6 +7,8 @@
 //! 1. Bytes that the log cannot reconstruct stay in place and stay named. Their segment becomes
 //!    *unrecoverable*: it is no victim again until the pool is reopened (assert in `empty_segments`).
 //! 2. A rewrite begins only if its tables leave room in which to clean (`check_room_for`).
+//! 3. Victims whose tables are rewritten anyway are emptied with the others, so that a cleaning writes more
+//!    data than tables where it can (`choose_victims`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,16 +29,57 @@ use crate::table_set::InstallInto;
 /// live bytes of a victim, and one for the rest of the tables that reach into it at either end.
 const CLEANING_PART: u64 = 3;
 
-/// Segments cleaned at a time.
+/// Segments cleaned at a time, at least.
 const VICTIMS: usize = 4;
+
+/// Segments cleaned at a time, at most.
+const VICTIMS_MAX: usize = 64;
+
+/// The live bytes that one cleaning moves take at most one part in so many of the free space, beyond those of
+/// `VICTIMS` segments: they exist twice until the last table is written.
+const MOVED_FREE_PART: u64 = 8;
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Cleans some segments, if that gains space. `true` if a table was rewritten or held bytes moved.
     pub(crate) fn clean_step(&self) -> Result<bool, MetaError> {
         let _compacting = self.compacting.lock();
         let mut unrecoverable = self.unrecoverable.lock();
-        let victims = self.log.victims(VICTIMS + unrecoverable.len());
+        let mut victims = self.log.victims(VICTIMS_MAX + unrecoverable.len());
+        victims.retain(|segment| !unrecoverable.contains(segment));
+        let victims = self.choose_victims(&victims);
         self.empty_segments(victims, &mut unrecoverable)
+    }
+
+    /// The first victims, and more of them while the tables that name them take more bytes than the live bytes
+    /// that move. Data that was overwritten at random is named in nearly all tables, so a cleaning of few
+    /// segments would write all tables for a few segments.
+    fn choose_victims(&self, victims: &[SegmentId]) -> Vec<SegmentId> {
+        if self.is_short_of_space() {
+            return victims.iter().copied().take(self.victims_at_once()).collect();
+        }
+        let table_set = self.table_set();
+        let moved_bytes_max = self.log.space().free_bytes / MOVED_FREE_PART;
+        let (mut chosen, mut tables) = (Vec::new(), BTreeSet::new());
+        let (mut table_bytes, mut moved_bytes) = (0, 0);
+        for victim in victims {
+            let mut named_bytes = 0;
+            for (_, table) in table_set.tables() {
+                let entry = table.entry();
+                let names: u64 =
+                    entry.references.iter().filter(|(id, _)| id == victim).map(|(_, bytes)| bytes).sum();
+                named_bytes += names;
+                if names > 0 && tables.insert(entry.id) {
+                    table_bytes += u64::from(entry.len_bytes);
+                }
+            }
+            let is_one_of_many = chosen.len() >= VICTIMS;
+            if is_one_of_many && (moved_bytes > table_bytes || moved_bytes + named_bytes > moved_bytes_max) {
+                break;
+            }
+            moved_bytes += named_bytes;
+            chosen.push(*victim);
+        }
+        chosen
     }
 
     /// Gives some segments all their parity again: rewrites damaged and lost columns or, where that is not
@@ -49,7 +92,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
         let _compacting = self.compacting.lock();
         let mut unrecoverable = self.unrecoverable.lock();
-        let damaged = self.log.damaged()?;
+        let mut damaged = self.log.damaged()?;
+        damaged.retain(|segment| !unrecoverable.contains(segment));
+        damaged.truncate(self.victims_at_once());
         match self.empty_segments(damaged, &mut unrecoverable) {
             Err(MetaError::Log(LogError::NoSpace)) => Ok(false),
             other => other,
@@ -63,11 +108,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         segments: Vec<SegmentId>,
         unrecoverable: &mut BTreeSet<SegmentId>,
     ) -> Result<bool, MetaError> {
-        let victims: BTreeSet<SegmentId> = segments
-            .into_iter()
-            .filter(|s| !unrecoverable.contains(s))
-            .take(self.victims_at_once())
-            .collect();
+        let victims: BTreeSet<SegmentId> =
+            segments.into_iter().filter(|segment| !unrecoverable.contains(segment)).collect();
         if victims.is_empty() {
             return Ok(false);
         }
@@ -126,7 +168,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     }
 
     /// Makes the edits durable that free emptied segments, and wakes the callers that wait for space.
-    fn free_emptied_segments(&self) -> Result<(), MetaError> {
+    pub(super) fn free_emptied_segments(&self) -> Result<(), MetaError> {
         match self.log.sync() {
             // A checkpoint needs no room in the commit log, and its root has the edits too.
             Err(LogError::NoSpace) => self.checkpoint()?,

@@ -253,6 +253,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let mut free_bytes = space.free_bytes;
         for _ in 0..steps_max {
             let did = unless_full(self.clean_step())?;
+            // The last segments that a step has emptied are free with the next group only.
+            self.free_emptied_segments()?;
             let free_before = std::mem::replace(&mut free_bytes, self.log.space().free_bytes);
             if !did || free_bytes <= free_before {
                 break;

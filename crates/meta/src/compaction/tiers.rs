@@ -11,7 +11,8 @@
 //! 3. A table that overlaps no other table of the group moves to the new run unchanged, so keys that are
 //!    inserted in order are never rewritten. If the group has the oldest run, tables are
 //!    rewritten from which a version may go: a delete, or one that a snapshot has kept. A table that stayed
-//!    as it is because snapshots need all its versions is not rewritten before one of them is released.
+//!    as it is because snapshots need all its versions is not rewritten before one of them is released; readers
+//!    that come and go at newer seqs do not matter (`tests::rewriting`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -150,8 +151,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let _compacting = self.compacting.lock();
         let table_set = self.table_set();
         let unreadable = table_set.runs.iter().any(Run::is_unreadable);
-        let released = self.snapshots.released();
-        if unreadable || table_set.runs.len() < 2 && !table_set.tables().any(|(_, t)| t.may_drop(released)) {
+        let may_drop = || table_set.tables().any(|(_, table)| table.may_drop(&self.snapshots));
+        if unreadable || table_set.runs.len() < 2 && !may_drop() {
             return Ok(false);
         }
         let bytes: u64 = table_set.runs.iter().map(Run::bytes).sum();
@@ -194,10 +195,11 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     ) -> Result<(), MetaError> {
         let mut unchanged = Vec::new();
         let mut overlapping = Vec::new();
-        let released = self.snapshots.released();
         for cluster in clusters(runs) {
             match cluster.as_slice() {
-                [(_, table)] if !(bottom && table.may_drop(released)) => unchanged.push(Arc::clone(table)),
+                [(_, table)] if !(bottom && table.may_drop(&self.snapshots)) => {
+                    unchanged.push(Arc::clone(table))
+                }
                 _ => overlapping.push(cluster),
             }
         }

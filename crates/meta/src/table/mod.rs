@@ -21,6 +21,7 @@ pub(crate) use cursor::RunCursor;
 pub(crate) use stream::RunStream;
 pub(crate) use writer::TableWriter;
 
+use crate::snapshot::SnapshotRegistry;
 use crate::store::MetaError;
 use cache::CachedBlock;
 
@@ -73,10 +74,14 @@ impl<L: LogStore> Table<L> {
         self.folded_at.store(released, Ordering::Relaxed);
     }
 
-    /// Whether a rewrite at the bottom may drop a version, if so many snapshots have been released by now.
-    pub(crate) fn may_drop(&self, released: u64) -> bool {
-        (self.entry.deletes > 0 || self.entry.superseded > 0)
-            && self.folded_at.load(Ordering::Relaxed) != released
+    /// Whether a rewrite at the bottom may drop a version. A seq that no version of the table is newer than
+    /// divides none of them, so its release changes nothing here.
+    pub(crate) fn may_drop(&self, snapshots: &SnapshotRegistry) -> bool {
+        if self.entry.deletes == 0 && self.entry.superseded == 0 {
+            return false;
+        }
+        let folded_at = self.folded_at.load(Ordering::Relaxed);
+        folded_at == u64::MAX || snapshots.released_below(folded_at, self.entry.seq_max)
     }
 
     /// Whether a rewrite has failed to read the table. Then the table is not rewritten before the pool is

@@ -400,3 +400,33 @@ fn a_census_beside_commits_flushes_and_cleaning_counts_no_byte_too_few() {
     }
     engine.close().unwrap();
 }
+
+/// Every table names every segment. A cleaning of four segments wrote all tables for them.
+#[test]
+fn cleaning_of_data_that_was_overwritten_at_random_writes_fewer_tables_than_it_frees() {
+    let engine = open(700, Background::Manual);
+    let files = 6000u64;
+    let mut rng = Rng(8);
+    let put = |engine: &ListEngine, n: u64, seed: u64| {
+        // A long key: the tables are a tenth of the data.
+        let key = [file(n), vec![b'x'; 300]].concat();
+        write(engine, &key, &[bytes(seed, BLOCK)]);
+    };
+    for n in 0..files {
+        put(&engine, n * 7919 % files, n);
+    }
+    engine.compact().unwrap();
+    for n in 0..files / 2 {
+        put(&engine, rng.below(files), files + n);
+    }
+    engine.compact().unwrap();
+    let tables: u64 = engine.runs().iter().map(|(_, bytes)| bytes).sum();
+    let before = (engine.log().counters().appended_bytes, engine.log().space());
+    assert!(engine.inner_for_tests().clean_step().unwrap());
+    engine.sync(Seq::MAX).unwrap();
+    let after = (engine.log().counters().appended_bytes, engine.log().space());
+    let freed = after.1.free_bytes.saturating_sub(before.1.free_bytes);
+    let written = after.0 - before.0;
+    assert!(freed > tables / 4, "{written} bytes written, {tables} of them tables, to free {freed}");
+    check_counts(&engine);
+}

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use warpfire_log::{MemLog, MemLogOptions};
+use warpfire_log::{Admit, MemLog, MemLogOptions};
 
 use super::{PlainEngine, open, put};
-use crate::{Background, Store};
+use crate::{Background, Batch, Store};
 
 /// Bytes of every table that the engine has had, by id.
 #[derive(Default)]
@@ -43,4 +43,40 @@ fn keys_that_rise_are_not_rewritten_for_a_key_below_them() {
     let stored: u64 = engine.runs().iter().map(|(_, bytes)| bytes).sum();
     assert!(stored > 3_000_000, "{stored} bytes in tables");
     assert!(written.bytes() < stored * 3 / 2, "{} bytes written for {stored}", written.bytes());
+}
+
+/// A snapshot keeps what was deleted. Each reader that ended let every merge at the bottom write these tables
+/// again, without dropping anything.
+#[test]
+fn deletes_that_a_snapshot_keeps_are_not_rewritten_while_readers_come_and_go() {
+    let log = MemLog::with_options(MemLogOptions { capacity_bytes: 256 << 20, segment_bytes: 256 << 10 });
+    let engine = open(log, Background::Manual);
+    let key = |number: u32| format!("name {number:08}").into_bytes();
+    for number in 0..20_000 {
+        put(&engine, &key(number), &[number as u8; 100]).unwrap();
+    }
+    let snapshot = engine.snapshot();
+    for number in 0..20_000 {
+        let mut batch = Batch::new();
+        batch.delete(&key(number));
+        engine.commit(&batch, None, Admit::Reserve).unwrap();
+    }
+    engine.compact().unwrap();
+    let pinned: u64 = engine.runs().iter().map(|(_, bytes)| bytes).sum();
+    assert!(pinned > 2_000_000, "the snapshot keeps everything: {pinned}");
+    let before = engine.log().counters().appended_bytes;
+    let mut new = 0;
+    for round in 0..20u32 {
+        drop(engine.snapshot());
+        put(&engine, b"other", &round.to_le_bytes()).unwrap();
+        new += 100;
+        drop(engine.snapshot());
+        engine.compact().unwrap();
+    }
+    let written = engine.log().counters().appended_bytes - before;
+    assert!(written < pinned / 10 + 20 * new, "{written} bytes were written beside {pinned} that stay");
+    drop(snapshot);
+    engine.compact().unwrap();
+    let rest: u64 = engine.runs().iter().map(|(_, bytes)| bytes).sum();
+    assert!(rest < 10_000, "without the snapshot everything goes: {rest}");
 }
