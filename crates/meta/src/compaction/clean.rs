@@ -168,7 +168,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     }
 
     /// Makes the edits durable that free emptied segments, and wakes the callers that wait for space.
-    pub(super) fn free_emptied_segments(&self) -> Result<(), MetaError> {
+    fn free_emptied_segments(&self) -> Result<(), MetaError> {
         match self.log.sync() {
             // A checkpoint needs no room in the commit log, and its root has the edits too.
             Err(LogError::NoSpace) => self.checkpoint()?,

@@ -34,6 +34,9 @@ const STEPS_MAX: u32 = 128;
 /// Steps in a row without gain after which reclaim gives up: at least two of each kind.
 const IDLE_STEPS_MAX: u32 = 6;
 
+/// Cleanings in a row without gain after which all is freed that can be freed.
+const IDLE_CLEANINGS_MAX: u32 = 3;
+
 /// How long a caller waits for the next gain.
 const WAIT: Duration = Duration::from_millis(100);
 
@@ -250,13 +253,14 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         // same time are left.
         let space = self.log.space();
         let steps_max = space.total_bytes / self.log.segment_bytes().max(1);
-        let mut free_bytes = space.free_bytes;
+        let (mut free_bytes, mut idle) = (space.free_bytes, 0);
         for _ in 0..steps_max {
             let did = unless_full(self.clean_step())?;
-            // The last segments that a step has emptied are free with the next group only.
-            self.free_emptied_segments()?;
-            let free_before = std::mem::replace(&mut free_bytes, self.log.space().free_bytes);
-            if !did || free_bytes <= free_before {
+            let free_now = self.log.space().free_bytes;
+            // A step that begins new segments, of tables or of the commit log, may gain nothing by itself.
+            idle = if free_now > free_bytes { 0 } else { idle + 1 };
+            free_bytes = free_bytes.max(free_now);
+            if !did || idle == IDLE_CLEANINGS_MAX {
                 break;
             }
         }
