@@ -46,6 +46,23 @@ impl From<warpfire_fs::SnapshotInfo> for SnapshotInfo {
     }
 }
 
+/// What a rollback has done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SnapshotRollback {
+    /// The snapshot that the tree shows now.
+    pub to: SnapshotInfo,
+    /// The snapshot of the tree as it was before.
+    pub kept: SnapshotInfo,
+    /// Records of metadata that were written back.
+    pub records: u64,
+}
+
+impl From<warpfire_fs::Rollback> for SnapshotRollback {
+    fn from(done: warpfire_fs::Rollback) -> Self {
+        SnapshotRollback { to: done.to.into(), kept: done.kept.into(), records: done.records }
+    }
+}
+
 /// An open snapshot. It has all calls of [`Warpfire`] that read; calls that change something fail with
 /// `ReadOnly`. If the snapshot is deleted, it stays readable here until the last handle is dropped.
 #[derive(Clone, Debug)]
@@ -158,6 +175,40 @@ impl Warpfire {
     /// `NotFound` without such a snapshot or such a hold; `ReadOnly`.
     pub fn release_snapshot(&self, name: impl AsRef<OsStr>, hold: impl AsRef<OsStr>) -> Result<SnapshotInfo> {
         Ok(self.fs().release_snapshot(name.as_ref().as_bytes(), hold.as_ref().as_bytes())?.into())
+    }
+
+    /// Makes the tree what a snapshot shows, in one commit, and keeps what it was as the snapshot `kept_as`.
+    /// Both are durable on return. No snapshot goes, so a rollback to `kept_as` undoes this one. Its cost
+    /// follows what has changed since the snapshot.
+    ///
+    /// A file that is open and that the snapshot does not have stays without a name until it is closed. A
+    /// transaction that has read what goes back ends as a conflict.
+    ///
+    /// ```
+    /// use warpfire::Pool;
+    ///
+    /// let fs = Pool::options().in_memory()?;
+    /// fs.write("/file", b"good")?;
+    /// fs.create_snapshot("monday")?;
+    /// fs.remove_file("/file")?;
+    /// fs.roll_back_to_snapshot("monday", "before")?;
+    /// assert_eq!(fs.read("/file")?, b"good");
+    /// fs.roll_back_to_snapshot("before", "again")?;
+    /// assert!(!fs.exists("/file")?);
+    /// # Ok::<(), warpfire::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound`; `AlreadyExists` if there is a snapshot `kept_as`; `Conflict` if another thread changes
+    /// something meanwhile; `InvalidInput` for a name that no snapshot can have, or if more than 1 GiB of
+    /// metadata has changed since; `NoSpace`; `ReadOnly`. Then the tree is as it was.
+    pub fn roll_back_to_snapshot(
+        &self,
+        name: impl AsRef<OsStr>,
+        kept_as: impl AsRef<OsStr>,
+    ) -> Result<SnapshotRollback> {
+        let (name, kept_as) = (name.as_ref().as_bytes(), kept_as.as_ref().as_bytes());
+        Ok(self.fs().roll_back(name, kept_as, &mut |_| ())?.into())
     }
 
     /// Opens a snapshot for reading.

@@ -23,6 +23,7 @@ mod node;
 mod op;
 mod orphan;
 mod path;
+mod rollback;
 mod schema;
 mod scratch;
 mod slice;
@@ -43,6 +44,7 @@ pub use names::{DirEntry, DirHandle, FilePlace, HandleVisitor, NewFile, RenameMo
 pub use node::{Node, NodeRef};
 pub use op::{CallNumber, Savepoint, TransactionCounts};
 pub use path::{Follow, Resolved};
+pub use rollback::Rollback;
 pub use schema::FsSchema;
 pub use slice::{InsertSource, YankLimit, YankedSlice};
 pub use snapshot::{SnapshotFs, SnapshotInfo};

@@ -25,7 +25,7 @@ use std::thread::{self, JoinHandle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use warpfire_env::IntervalTask;
-use warpfire_fs::{Fs, FsError, NodeRef};
+use warpfire_fs::{Fs, FsError, NodeRef, Rollback};
 use warpfire_fuse::{Filesystem, Notifier};
 use warpfire_meta::{SnapshotStore, Storage};
 
@@ -52,6 +52,10 @@ enum MountEnd {
     Detached,
 }
 
+/// Rolls back the filesystem of a mount: from the name of the snapshot, and the name under which what was
+/// there is kept.
+pub type RollBack = Arc<dyn Fn(&[u8], &[u8]) -> Result<Rollback, FsError> + Send + Sync>;
+
 /// A mounted filesystem. Dropping it detaches the mount, closes the filesystem and logs an error. `unmount`,
 /// `wait` and `detach` do the same and return the error.
 pub struct Session {
@@ -65,6 +69,7 @@ pub struct Session {
     nodes: Arc<KernelNodes<NodeRef>>,
     open_transactions: Box<dyn Fn() -> usize + Send>,
     aborted_transactions: Arc<AtomicUsize>,
+    roll_back: RollBack,
     close: Option<Box<dyn FnOnce() -> Result<(), FsError> + Send>>,
 }
 
@@ -144,6 +149,7 @@ pub fn mount<E: Storage + SnapshotStore>(
     mounted.raise_readahead(READAHEAD_KIB);
     tracing::info!(mountpoint = %path.display(), read_only = options.read_only, "mounted");
     let (ending, counted) = (Arc::clone(&views), Arc::clone(&views));
+    let rolled = Arc::clone(&views);
     let aborted_transactions = Arc::<AtomicUsize>::default();
     let aborted = Arc::clone(&aborted_transactions);
     let mut session = Session {
@@ -157,6 +163,7 @@ pub fn mount<E: Storage + SnapshotStore>(
         nodes: known,
         open_transactions: Box::new(move || counted.open_count()),
         aborted_transactions,
+        roll_back: Arc::new(move |name, kept_as| rolled.roll_back_announced(name, kept_as)),
         close: Some(Box::new(move || {
             aborted.store(ending.end_all(), Ordering::SeqCst);
             fs.close()
@@ -265,6 +272,13 @@ impl Session {
     #[must_use]
     pub fn failed_requests(&self) -> Arc<FailedRequests> {
         Arc::clone(&self.failures)
+    }
+
+    /// The rollback of the mounted filesystem (`Fs::roll_back`): on return no program sees what was there
+    /// before. Its end fails with `Ended` in a session that has ended.
+    #[must_use]
+    pub fn rollback(&self) -> RollBack {
+        Arc::clone(&self.roll_back)
     }
 
     /// How many transactions the end of the mount has aborted, from the moment that the session has ended. No

@@ -3,6 +3,7 @@
 //! The server of a mounted pool does the work. A pool that is not mounted is opened for it.
 
 mod diff;
+mod rollback;
 mod rule;
 
 use std::collections::BTreeSet;
@@ -20,6 +21,7 @@ use warpfire_terminal::{
 };
 
 pub use diff::{DiffOrder, diff_in, encoded};
+pub use rollback::{WireRollback, rolled_back};
 pub use rule::{RuleAnswer, RuleOrder, rule_in};
 
 use super::mount::control::wire::{Answer, Request};
@@ -40,6 +42,7 @@ Examples:
                                           the newest one at that moment
   warpfire snapshot diff pool monday      the changes since then
   warpfire snapshot diff pool monday tuesday --below /photos
+  warpfire snapshot rollback pool monday  make the files what they were then
   warpfire snapshot hold pool monday backup
                                           nobody deletes it until 'release'
   warpfire snapshot rule add pool hourly --every 1h --keep 24h,30d
@@ -65,6 +68,8 @@ enum SnapshotCommand {
     Delete(DeleteArgs),
     /// Show the changes since a snapshot, or between two.
     Diff(diff::Args),
+    /// Make the files of a pool what a snapshot shows.
+    Rollback(rollback::Args),
     /// Keep a snapshot from being deleted.
     Hold(HoldArgs),
     /// Take a hold away.
@@ -298,6 +303,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         SnapshotCommand::List(args) => list(args),
         SnapshotCommand::Delete(args) => delete(args),
         SnapshotCommand::Diff(args) => diff::run(args),
+        SnapshotCommand::Rollback(args) => rollback::run(args),
         SnapshotCommand::Hold(args) => hold(args, false),
         SnapshotCommand::Release(args) => hold(args, true),
         SnapshotCommand::Rule(args) => rule::run(args),

@@ -290,6 +290,48 @@ fn a_held_snapshot_is_not_deleted() {
     assert!(said.contains("has no snapshot monday"), "{said}");
 }
 
+#[test]
+fn a_rollback_brings_the_files_back_mounted_or_not() {
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    let file = |content: &str| {
+        fs::write(fixture.path("local"), content).expect("written");
+        fixture.run(["cp", "local", "pool:/file"]).succeeded();
+    };
+    let content = |pool: &str| fixture.run(["cat", &format!("{pool}:/file")]).succeeded();
+    file("then");
+    fixture.run(["snapshot", "create", "pool", "monday"]).succeeded();
+    file("now");
+    let said = fixture.run(["snapshot", "rollback", "pool", "sunday"]).failed(1);
+    assert!(said.contains("has no snapshot sunday"), "{said}");
+    let said = fixture.run(["snapshot", "rollback", "pool", "monday", "--keep-as", "monday"]).failed(1);
+    assert!(said.contains("already"), "{said}");
+    let said = fixture.run(["snapshot", "rollback", "--json", "pool", "monday"]).succeeded();
+    let done = documents(&said).remove(0);
+    assert_eq!(done["rolled_back_to"]["name"], "monday");
+    let kept = done["kept"]["name"].as_str().expect("a name").to_owned();
+    assert!(kept.starts_with("before-rollback-20"), "{kept}");
+    assert_eq!(content("pool"), "then");
+    fixture.run(["fsck", "pool"]).succeeded();
+    let said = fixture.run(["snapshot", "rollback", "pool", &kept, "--keep-as", "again"]).succeeded();
+    assert!(said.contains(&format!("the files are those of snapshot {kept}")), "{said}");
+    assert_eq!(content("pool"), "now");
+    if can_mount() {
+        fs::create_dir(fixture.path("mnt")).expect("a new directory");
+        fixture.run(["mount", "pool", "mnt"]).succeeded();
+        let mounted = MountedFixture(fixture);
+        let fixture = &mounted.0;
+        assert_eq!(fs::read(fixture.path("mnt/file")).expect("read"), b"now");
+        fixture.run(["snapshot", "rollback", "mnt", "monday", "--keep-as", "of the mount"]).succeeded();
+        assert_eq!(fs::read(fixture.path("mnt/file")).expect("read"), b"then");
+        fixture.run(["snapshot", "rollback", "pool", "of the mount"]).succeeded();
+        assert_eq!(fs::read(fixture.path("mnt/file")).expect("read"), b"now");
+        let said = fixture.run(["snapshot", "rollback", "mnt", "none"]).failed(1);
+        assert!(said.contains("has no snapshot none"), "{said}");
+        fixture.run(["umount", "mnt"]).succeeded();
+        fixture.run(["fsck", "pool"]).succeeded();
+    }
+}
+
 /// Waits until a rule of one second is due again.
 fn next_second() {
     let began = SystemClock.monotonic_nanos();

@@ -78,17 +78,17 @@ impl<E: Storage> Fs<E> {
         if planned.is_err() {
             node.revive();
         }
-        planned
+        planned.map(|()| Departure::Orphaned)
     }
 
     /// Adds to the batch the record of the inode in the list of orphans.
-    fn plan_orphan(
+    pub(crate) fn plan_orphan(
         &self,
         node: &NodeRef,
         state: &NodeState,
         now: InodeTime,
         batch: &mut Batch,
-    ) -> Result<Departure, FsError> {
+    ) -> Result<(), FsError> {
         let key = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
         let mut value = Vec::new();
         if !self.get(&key, &mut value)? {
@@ -103,7 +103,7 @@ impl<E: Storage> Fs<E> {
         if !is_planted(PlantedBug::OrphanUnrecorded) {
             batch.put(&Key::Orphan(self.volume, node.ino()).encode(), &out);
         }
-        Ok(Departure::Orphaned)
+        Ok(())
     }
 
     /// Brings the departure to the node, after the commit.

@@ -185,6 +185,20 @@ impl InodeCache {
         alone
     }
 
+    /// All nodes in use. The caller is alone in the base.
+    pub(crate) fn nodes_in_use(&self) -> Vec<NodeRef> {
+        let mut nodes = Vec::new();
+        for shard in &self.shards {
+            nodes.extend(shard.lock().nodes.values().filter_map(Weak::upgrade));
+        }
+        nodes
+    }
+
+    /// Forgets the edit histories of all files: their records are others now.
+    pub(crate) fn forget_histories(&self) {
+        self.shards.iter().for_each(|shard| shard.lock().histories.clear());
+    }
+
     /// Every node of a transaction that is kept. None in the base.
     pub(crate) fn tx_nodes(&self) -> Vec<NodeRef> {
         self.tx_nodes.as_ref().map_or_else(Vec::new, TxNodes::all)

@@ -16,6 +16,7 @@ mod names;
 mod orphans;
 mod recorded;
 mod reserved;
+mod rollback;
 mod serial;
 mod slice_model;
 mod slices;

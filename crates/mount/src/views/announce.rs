@@ -17,16 +17,17 @@ use crate::stale_pages::{ContentBefore, Page, StalePages};
 /// Most rounds of emptying caches before one commit. A file that is read without a pause is noted in every
 /// round, so without a limit the commit might never be made. A program that stores into a mapping of such a
 /// file loses nothing, and neither does the commit: pages that come back are merged (`stale_pages.rs`).
-const ROUNDS_MAX: u32 = 8;
+pub(super) const ROUNDS_MAX: u32 = 8;
 
 /// A name, after the inode number of its directory.
-type NameInDirectory = (u64, Vec<u8>);
+pub(super) type NameInDirectory = (u64, Vec<u8>);
 
 /// Cache entries that a commit makes stale.
-struct CachedChanges {
-    names: Vec<NameInDirectory>,
+#[derive(Default)]
+pub(super) struct CachedChanges {
+    pub(super) names: Vec<NameInDirectory>,
     /// Inode numbers of files.
-    files: BTreeSet<u64>,
+    pub(super) files: BTreeSet<u64>,
 }
 
 /// A range of a file as it was before a commit.
@@ -127,7 +128,7 @@ impl<E: Storage> Views<E> {
     ///
     /// # Errors
     /// Those of reading metadata and of holding bytes; then no commit may be made.
-    fn content_before(&self, stale: &StaleEntries) -> Result<StalePages, FsError> {
+    pub(super) fn content_before(&self, stale: &StaleEntries) -> Result<StalePages, FsError> {
         let mut pages = StalePages::default();
         for (ino, sent) in &stale.pages {
             // A file that the kernel has forgotten has no pages.
@@ -167,7 +168,7 @@ impl<E: Storage> Views<E> {
     }
 
     /// Empties the kernel's caches of the stale files, and of all the names if a name is stale.
-    fn invalidate_caches(&self, names: &[NameInDirectory], stale: &StaleEntries) {
+    pub(super) fn invalidate_caches(&self, names: &[NameInDirectory], stale: &StaleEntries) {
         let notifier = self.notifier.get().expect("the notifier is set before the first request");
         let log_failure = |kind: &str, ino: u64, outcome: std::io::Result<()>| {
             if let Err(e) = outcome {

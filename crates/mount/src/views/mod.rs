@@ -41,6 +41,7 @@ mod jobs;
 mod namespace;
 mod process;
 mod registry;
+mod rollback;
 mod shares;
 mod view_directory;
 mod view_mount;

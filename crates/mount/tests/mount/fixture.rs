@@ -75,6 +75,12 @@ impl MountFixture {
         Some(MountFixture { session: Some(session), directory, views, pool, fs })
     }
 
+    /// Rolls the mounted filesystem back, as its server does.
+    pub fn roll_back(&self, name: &[u8], kept_as: &[u8]) {
+        let session = self.session.as_ref().expect("it is mounted");
+        session.rollback()(name, kept_as).unwrap();
+    }
+
     /// The filesystem that is mounted.
     pub fn fs(&self) -> &Fs<Engine<Log, FsSchema>> {
         &self.fs

@@ -57,6 +57,52 @@ fn a_snapshot_is_a_directory_that_shows_its_moment() {
 }
 
 #[test]
+fn a_rollback_shows_at_once_to_programs_on_the_mount() {
+    let Some(mount) = MountFixture::new() else { return };
+    fs::create_dir(mount.at("dir")).unwrap();
+    fs::write(mount.at("changed"), b"then").unwrap();
+    fs::write(mount.at("dir/moved"), vec![1; 1 << 20]).unwrap();
+    fs::write(mount.at("removed"), vec![2; 1 << 20]).unwrap();
+    mount.fs().sync().unwrap();
+    mount.fs().create_snapshot(b"s").unwrap();
+    fs::write(mount.at("changed"), b"now, and longer").unwrap();
+    fs::rename(mount.at("dir/moved"), mount.at("elsewhere")).unwrap();
+    fs::remove_file(mount.at("removed")).unwrap();
+    fs::create_dir(mount.at("new")).unwrap();
+    fs::write(mount.at("new/file"), vec![3; 1 << 20]).unwrap();
+    let open_new = File::open(mount.at("new/file")).unwrap();
+    let open_changed = File::open(mount.at("changed")).unwrap();
+    // The kernel caches names, attributes, content and listings.
+    assert!(fs::metadata(mount.at("removed")).is_err());
+    assert_eq!(names(mount.path()), ["changed", "dir", "elsewhere", "new"]);
+    assert_eq!(fs::read(mount.at("changed")).unwrap(), b"now, and longer");
+
+    mount.roll_back(b"s", b"kept");
+    assert_eq!(names(mount.path()), ["changed", "dir", "removed"]);
+    assert_eq!(names(mount.at("dir")), ["moved"]);
+    assert_eq!(fs::read(mount.at("changed")).unwrap(), b"then");
+    assert_eq!(fs::metadata(mount.at("changed")).unwrap().len(), 4);
+    assert_eq!(fs::read(mount.at("removed")).unwrap(), vec![2; 1 << 20]);
+    assert_eq!(fs::read(mount.at("dir/moved")).unwrap(), vec![1; 1 << 20]);
+    assert!(fs::metadata(mount.at("new/file")).is_err() && fs::metadata(mount.at("elsewhere")).is_err());
+    let mut bytes = vec![0; 16];
+    assert_eq!(open_changed.read_at(&mut bytes, 0).unwrap(), 4);
+    assert_eq!(
+        open_new.read_at(&mut bytes, 1000).unwrap(),
+        16,
+        "a file without a name stays while it is open"
+    );
+    assert_eq!(bytes, [3; 16]);
+    assert_eq!(open_new.metadata().unwrap().nlink(), 0);
+    drop((open_new, open_changed));
+    // Undone, with programs that go on.
+    mount.roll_back(b"kept", b"again");
+    assert_eq!(names(mount.path()), ["changed", "dir", "elsewhere", "new"]);
+    assert_eq!(fs::read(mount.at("new/file")).unwrap(), vec![3; 1 << 20]);
+    fs::write(mount.at("new/other"), b"works").unwrap();
+}
+
+#[test]
 fn a_moment_leads_to_the_newest_snapshot_then() {
     let Some(mount) = MountFixture::new() else { return };
     for name in ["one", "two"] {

@@ -423,6 +423,7 @@ fn serve_control(pool: &Warpfire, session: &Session, read_only: bool) -> Option<
         mountpoint: mountpoint.display().to_string(),
         read_only,
         failures: session.failed_requests(),
+        roll_back: session.rollback(),
     });
     let serving = Arc::clone(&socket);
     let started = std::thread::Builder::new().name("warpfire-accept".to_owned()).spawn(move || {

@@ -4,10 +4,10 @@ use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use warpfire::{ErrorKind, ScrubReport, Warpfire};
+use warpfire::{ErrorKind, ScrubReport, SnapshotRollback, Warpfire};
 use warpfire_check::{CheckOptions, CheckReport, DamageReport};
 use warpfire_env::{Clock, SystemClock};
-use warpfire_mount::FailedRequests;
+use warpfire_mount::{FailedRequests, RollBack};
 use warpfire_terminal::Failure;
 
 use super::frozen_check::FrozenCheck;
@@ -20,7 +20,7 @@ use crate::commands::device::{
 use crate::commands::fsck::{CheckAnswer, CheckOrder};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress, pause_nanos};
 use crate::commands::snapshot::{
-    DiffOrder, RuleOrder, create_in, delete_in, diff_in, encoded, hold_in, list_in, rule_in,
+    DiffOrder, RuleOrder, create_in, delete_in, diff_in, encoded, hold_in, list_in, rolled_back, rule_in,
 };
 use crate::commands::status::{ErrorReport, StatusReport};
 use crate::commands::trim::TrimOutput;
@@ -36,6 +36,8 @@ pub struct ServedPool {
     pub mountpoint: String,
     pub read_only: bool,
     pub failures: Arc<FailedRequests>,
+    /// Rolls the mounted filesystem back.
+    pub roll_back: RollBack,
 }
 
 impl ServedPool {
@@ -127,6 +129,16 @@ impl ServedPool {
     pub fn hold_snapshot(&self, name: &[u8], hold: &[u8], releases: bool) -> Result<Answer, Failure> {
         self.check_writable()?;
         Ok(Answer::SnapshotHeld(hold_in(&self.pool, name, hold, releases)?))
+    }
+
+    /// Makes the files what a snapshot shows. The mount goes on.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); there is none of that name, or the other one is taken.
+    pub fn roll_back_snapshot(&self, name: &[u8], keep_as: &[u8]) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        let done = (self.roll_back)(name, keep_as).map(SnapshotRollback::from).map_err(warpfire::Error::from);
+        Ok(Answer::SnapshotRolledBack(rolled_back(done, name, keep_as)?))
     }
 
     /// Works on the rules for snapshots.

@@ -240,6 +240,9 @@ impl ControlSocket {
             Ok(Request::HoldSnapshot { name, hold, releases }) => {
                 self.work(stream, number, &mut unsent, |_| pool.hold_snapshot(&name, &hold, releases))
             }
+            Ok(Request::RollBackSnapshot { name, keep_as }) => {
+                self.work(stream, number, &mut unsent, |_| pool.roll_back_snapshot(&name, &keep_as))
+            }
             Ok(Request::SnapshotRule(order)) => {
                 self.work(stream, number, &mut unsent, |_| pool.snapshot_rule(&order))
             }
@@ -379,6 +382,7 @@ mod tests {
 
     use serde_json::Value;
     use warpfire::Pool;
+    use warpfire_mount::RollBack;
 
     use super::*;
     /// Tries of `soon`: twenty seconds in all.
@@ -398,7 +402,9 @@ mod tests {
             let socket = Arc::new(socket);
             let pool = Pool::options().size_bytes(64 << 20).in_memory().expect("a pool");
             let (mountpoint, failures) = ("/mnt".to_owned(), Arc::default());
-            let served = Arc::new(ServedPool { pool: pool.clone(), mountpoint, read_only, failures });
+            let roll_back: RollBack = Arc::new(|_, _| unreachable!("these tests roll nothing back"));
+            let served =
+                Arc::new(ServedPool { pool: pool.clone(), mountpoint, read_only, failures, roll_back });
             let serving = Arc::clone(&socket);
             thread::spawn(move || serving.serve(&served));
             Served { socket, pool, _directory: directory }

@@ -18,7 +18,7 @@ use warpfire_terminal::{Failure, RelayedFailure};
 use crate::commands::device::{AddOrder, OnlineOrder, ReplaceOrder, ResizeOrder, ResizedDevice};
 use crate::commands::fsck::{CheckAnswer, CheckOrder};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress};
-use crate::commands::snapshot::{DiffOrder, RuleAnswer, RuleOrder, WireSnapshot};
+use crate::commands::snapshot::{DiffOrder, RuleAnswer, RuleOrder, WireRollback, WireSnapshot};
 use crate::commands::status::StatusReport;
 use crate::commands::trim::TrimOutput;
 use crate::commands::upkeep::WishOrder;
@@ -67,6 +67,13 @@ pub enum Request {
         hold: Vec<u8>,
         /// Whether it is released.
         releases: bool,
+    },
+    /// Make the files what a snapshot shows.
+    RollBackSnapshot {
+        /// The snapshot.
+        name: Vec<u8>,
+        /// The name of the snapshot that keeps the files as they are.
+        keep_as: Vec<u8>,
     },
     /// Work on the rules for snapshots.
     SnapshotRule(RuleOrder),
@@ -151,6 +158,8 @@ pub enum Answer {
     SnapshotDeleted(WireSnapshot),
     /// The snapshot with its holds as they are now, durable.
     SnapshotHeld(WireSnapshot),
+    /// The files are those of the snapshot, durably.
+    SnapshotRolledBack(WireRollback),
     /// The result of work on the rules for snapshots.
     SnapshotRules(RuleAnswer),
     /// The next snapshots; none after the last one.
