@@ -107,6 +107,12 @@ impl Stack {
         open_engine(log.with_writer_thread(), recovered, PlainSchema, Background::Threads)
     }
 
+    /// The log of these devices, and what it recovered.
+    #[must_use]
+    pub fn open_log(&self) -> (TestLog, RecoveredLog) {
+        self.open()
+    }
+
     /// The engine of these devices, without threads.
     #[must_use]
     pub fn open_engine(&self) -> TestEngine {

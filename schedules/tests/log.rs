@@ -1,5 +1,7 @@
 //! The write queue of the log: stripes of several threads, a writer thread, and failures.
 
+use std::sync::Mutex;
+
 use shuttle::thread;
 use warpfire_log::{LogError, LogStore, Stream};
 use warpfire_schedules::{Stack, TestLog, ZONE_BYTES, content, draw, explore};
@@ -79,5 +81,56 @@ fn after_a_failed_write_no_sync_succeeds_and_nobody_waits_for_ever() {
         let after =
             (0..20).map(|key| log.append(Stream::Large, &content(key, drawn_len())).and_then(|_| log.sync()));
         assert!(after.last().expect("there are twenty").is_err(), "the caller learns of the failure");
+    });
+}
+
+/// Several threads name their own slices in records and sync these, while others fill stripes that nothing
+/// names. After a power cut every record that a sync covered is there with its slices.
+#[test]
+fn the_slices_of_a_synced_record_survive_a_power_cut_right_after_the_sync() {
+    explore(200, || {
+        let stack = Stack::draw();
+        let log = stack.create_log();
+        let covered: Mutex<Vec<(u64, Vec<SlicePtr>)>> = Mutex::new(Vec::new());
+        let cut = thread::scope(|scope| {
+            for writer in 0..WRITERS {
+                let (log, covered) = (&log, &covered);
+                scope.spawn(move || {
+                    for n in 0..EACH {
+                        let key = writer * EACH + n;
+                        let stream = match draw(3) {
+                            0 => Stream::Small,
+                            1 => Stream::Large,
+                            _ => Stream::Table,
+                        };
+                        let len = usize::try_from(1 + draw(9000)).expect("a few blocks");
+                        let slices = log.append(stream, &content(key, len)).expect("there is room");
+                        if writer == 0 {
+                            continue;
+                        }
+                        slices.iter().for_each(|slice| log.need(*slice));
+                        log.log_named(&key.to_le_bytes()).expect("there is room");
+                        log.sync_records().expect("no device fails");
+                        covered.lock().expect("no thread panics").push((key, slices.to_vec()));
+                    }
+                });
+            }
+            let (stack, covered) = (&stack, &covered);
+            scope
+                .spawn(move || {
+                    (0..draw(8)).for_each(|_| thread::yield_now());
+                    let covered = covered.lock().expect("no thread panics").clone();
+                    (stack.cut(), covered)
+                })
+                .join()
+                .expect("a cut succeeds")
+        });
+        let (stack, covered) = cut;
+        let (log, recovered) = stack.open_log();
+        let keys: Vec<Vec<u8>> = recovered.records.map(|r| r.expect("the records are whole").1).collect();
+        for (key, slices) in covered {
+            assert!(keys.contains(&key.to_le_bytes().to_vec()), "the record of key {key}");
+            assert_reads_back(&log, key, &slices);
+        }
     });
 }

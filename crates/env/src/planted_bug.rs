@@ -44,6 +44,8 @@ pub enum PlantedBug {
     GarbageOvercounted,
     /// A pool with room refuses every second change.
     RefusedWithRoom,
+    /// A sync leaves bytes in memory that its records name.
+    NeededNotWritten,
     /// A sync takes the result of the round that is running, which may have begun before its commits.
     RoundJoined,
     /// A transaction commits while plain calls run.
@@ -82,7 +84,7 @@ pub enum PlantedBug {
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 36] = [
+    const ALL: [(PlantedBug, &str); 37] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -102,6 +104,7 @@ impl PlantedBug {
         (PlantedBug::OrphanUnrecorded, "orphan-unrecorded"),
         (PlantedBug::GarbageOvercounted, "garbage-overcounted"),
         (PlantedBug::RefusedWithRoom, "refused-with-room"),
+        (PlantedBug::NeededNotWritten, "needed-not-written"),
         (PlantedBug::RoundJoined, "round-joined"),
         (PlantedBug::CommitBesideCalls, "commit-beside-calls"),
         (PlantedBug::ListingOutdated, "listing-outdated"),

@@ -6,9 +6,10 @@
 //! # Invariants
 //! 1. Locks are taken in this order: `sync_state`, one stream's `open`, the queue of `write_queue`,
 //!    `segment_table`, `pending`. Device operations happen under the first two only, never under the others.
-//! 2. A group takes the pending records before it looks at the streams. Bytes appended before a record was
-//!    queued are then in a buffer, in the write queue or in a stripe. All of them are in stripes before the
-//!    edits are taken, so the barrier requires them (order of `write_group`; `tests/crash.rs`).
+//! 2. A group takes the pending records before it looks at the streams. Bytes that one of these records needs
+//!    are then in a buffer, in the write queue or in a stripe, and the streams know which buffers hold needed
+//!    bytes. All of them are in stripes before the edits are taken, so the barrier requires them (order of
+//!    `write_group`; `tests/crash.rs`).
 //! 3. The zones of a segment are freed only after a barrier or root without it is durable (`free_zones`
 //!    follows `write_group_of` or `write_root`; `tests/crash.rs` on append-only devices).
 //! 4. After the latch has tripped nothing is written (`Latch::check` in each call that writes;
@@ -30,6 +31,7 @@ use warpfire_format::segment::SegmentKind;
 use warpfire_pool::Pool;
 use warpfire_units::{DeviceIndex, SegmentId, SlicePtr, ZoneIndex};
 
+use self::append::Buffers;
 use crate::latch::{Latch, on_read};
 use crate::limits::{GROUP_BYTES_PER_COLUMN, PENDING_MAX_BYTES, upkeep_bytes};
 use crate::lock_ranks::{PENDING, SEGMENT_TABLE, SYNC_STATE};
@@ -71,7 +73,7 @@ pub struct Log {
     sync_state: RankedMutex<SYNC_STATE, Option<SyncState>>,
     pub(crate) latch: Latch,
     next_segment: AtomicU64,
-    /// Counts appends and records, each after it took place. A sync that finds no new ones writes nothing.
+    /// Counts appends and records, each after it took place. A `sync` that finds no new ones writes nothing.
     pub(crate) changes: AtomicU64,
     /// Bytes of the commit log, segments of both logs, and those of the state log alone, published for
     /// callers without `sync_state`.
@@ -90,7 +92,7 @@ pub struct Log {
 /// The state that only a sync or a checkpoint changes.
 struct SyncState {
     log_writer: LogWriter,
-    /// `changes` as of the last group that became durable.
+    /// `changes` as of the last durable group before which all buffers were written.
     synced_changes: u64,
     /// The first record that the last root keeps.
     keep_from: LogPos,
@@ -256,6 +258,18 @@ impl Log {
         Ok(())
     }
 
+    /// Queues a record for the next group.
+    fn queue_record(&self, record: &[u8], needs_all_appends: bool) -> Result<LogPos, LogError> {
+        self.latch.check()?;
+        // Before the push: a record whose call fails must not reach the log later.
+        if self.pending.lock().bytes() > PENDING_MAX_BYTES {
+            self.sync_records()?;
+        }
+        let pos = self.pending.lock().push(record, needs_all_appends);
+        self.changes.fetch_add(1, Ordering::Release);
+        Ok(pos)
+    }
+
     /// Reads the part of the slice that is in memory: its end. Returns the number of bytes before that part,
     /// which are on the devices.
     fn read_buffered(&self, slice: SlicePtr, buf: &mut [u8]) -> Result<usize, LogError> {
@@ -311,14 +325,16 @@ impl LogStore for Log {
     }
 
     fn log(&self, record: &[u8]) -> Result<LogPos, LogError> {
-        self.latch.check()?;
-        // Before the push: a record whose call fails must not reach the log later.
-        if self.pending.lock().bytes() > PENDING_MAX_BYTES {
-            self.sync()?;
-        }
-        let pos = self.pending.lock().push(record);
-        self.changes.fetch_add(1, Ordering::Release);
-        Ok(pos)
+        self.queue_record(record, true)
+    }
+
+    fn log_named(&self, record: &[u8]) -> Result<LogPos, LogError> {
+        self.queue_record(record, false)
+    }
+
+    fn need(&self, slice: SlicePtr) {
+        // All of them: on a full pool an append goes to the segment of another stream.
+        self.streams.iter().for_each(|stream| stream.need(slice));
     }
 
     fn sync(&self) -> Result<(), LogError> {
@@ -329,7 +345,17 @@ impl LogStore for Log {
         if state.synced_changes >= changes {
             return self.latch.check();
         }
-        self.write_group(state)
+        self.write_group(state, Buffers::All)
+    }
+
+    fn sync_records(&self) -> Result<(), LogError> {
+        let mut state = self.sync_state.lock();
+        let state = state.as_mut().ok_or(LogError::OpenForReading)?;
+        // A record that is no longer pending is in a group that was durable before this thread got the lock.
+        if self.pending.lock().is_empty() {
+            return self.latch.check();
+        }
+        self.write_group(state, Buffers::Needed)
     }
 
     fn checkpoint(&self, client: &[u8], keep_from: LogPos) -> Result<(), LogError> {
@@ -341,7 +367,7 @@ impl LogStore for Log {
         self.check_root_fits(state, client)?;
         let mut keep_from = keep_from.max(state.keep_from);
         if !self.absorb_into_root(state, keep_from)? {
-            match self.write_group(state) {
+            match self.write_group(state, Buffers::All) {
                 Err(LogError::NoSpace) => {
                     self.absorb_edits_into_root()?;
                     // A record that is still pending is in no stripe, so the root keeps all that follow it.

@@ -5,6 +5,7 @@
 //!    at `end`, and a buffer that a sync takes ends where the queue goes on (assert in `take`).
 //! 2. A buffer that could not be written returns to the front of the queue, and no place is used twice
 //!    (assert in `put_back`, `tests::records_put_back_stay_in_front`).
+//! 3. A buffer needs all appends if one of its records does (`tests::one_record_that_needs_all_appends`).
 
 use crate::store::LogPos;
 
@@ -15,11 +16,13 @@ pub(crate) struct RecordBuffer {
     bytes: Vec<u8>,
     /// Where each record ends in `bytes`.
     ends: Vec<usize>,
+    /// Whether a record needs every byte that was appended before it, and not only the bytes that it names.
+    needs_all_appends: bool,
 }
 
 impl RecordBuffer {
     fn starting_at(first: LogPos) -> Self {
-        RecordBuffer { first, bytes: Vec::new(), ends: Vec::new() }
+        RecordBuffer { first, bytes: Vec::new(), ends: Vec::new(), needs_all_appends: false }
     }
 
     /// The place of the first record.
@@ -42,6 +45,10 @@ impl RecordBuffer {
 
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
+    }
+
+    pub(crate) fn needs_all_appends(&self) -> bool {
+        self.needs_all_appends
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
@@ -67,10 +74,11 @@ impl PendingRecords {
     }
 
     /// Queues a record. Returns its place.
-    pub(crate) fn push(&mut self, record: &[u8]) -> LogPos {
+    pub(crate) fn push(&mut self, record: &[u8], needs_all_appends: bool) -> LogPos {
         let pos = self.next;
         self.next = LogPos(pos.0 + 1);
         self.records.push(record);
+        self.records.needs_all_appends |= needs_all_appends;
         pos
     }
 
@@ -100,6 +108,7 @@ impl PendingRecords {
         for later in self.records.iter() {
             records.push(later);
         }
+        records.needs_all_appends |= self.records.needs_all_appends;
         self.records = records;
     }
 }
@@ -111,12 +120,27 @@ mod tests {
     #[test]
     fn records_put_back_stay_in_front() {
         let mut pending = PendingRecords::new(LogPos(5));
-        assert_eq!(pending.push(b"a"), LogPos(5));
-        pending.push(b"");
+        assert_eq!(pending.push(b"a", true), LogPos(5));
+        pending.push(b"", true);
         let records = pending.take();
-        pending.push(b"later");
+        pending.push(b"later", true);
         pending.put_back(records);
         assert_eq!(pending.take().iter().collect::<Vec<_>>(), [&b"a"[..], b"", b"later"]);
         assert_eq!(pending.next(), LogPos(8));
+    }
+
+    #[test]
+    fn one_record_that_needs_all_appends() {
+        for (first, later) in [(false, false), (true, false), (false, true)] {
+            let mut pending = PendingRecords::new(LogPos(1));
+            pending.push(b"first", first);
+            let records = pending.take();
+            assert_eq!(records.needs_all_appends(), first);
+            pending.push(b"later", later);
+            pending.put_back(records);
+            assert_eq!(pending.take().needs_all_appends(), first || later);
+            pending.push(b"next", false);
+            assert!(!pending.take().needs_all_appends());
+        }
     }
 }

@@ -204,7 +204,7 @@ pub struct ScrubbedSegment {
 ///
 /// # Order
 /// An append or record is durable once a `sync` that began after it has returned. A record is recovered only
-/// if every byte appended before it (by `append`) is there too.
+/// with the bytes that it *needs*: every byte appended before it, or only the slices that `need` named.
 ///
 /// # Errors
 /// `NoSpace` if no segment is free, `ReadOnly` after a failure beyond parity, `OpenForReading` on a pool that
@@ -227,14 +227,25 @@ pub trait LogStore: Send + Sync + 'static {
     /// Payload bytes of a segment that can be read now, from its beginning on; 0 if there is no such segment.
     fn readable_bytes(&self, segment: SegmentId) -> u64;
 
-    /// Appends a record to the commit log. Records are recovered in this order. A call that fails appends
-    /// nothing.
+    /// Appends a record to the commit log. It needs every byte appended before it. Records are recovered in
+    /// this order. A call that fails appends nothing.
     fn log(&self, record: &[u8]) -> Result<LogPos, LogError>;
+
+    /// As `log`, but of the bytes appended before it, the record needs only those that `need` has named.
+    fn log_named(&self, record: &[u8]) -> Result<LogPos, LogError>;
+
+    /// Every record that is logged after this call needs the bytes of the slice.
+    fn need(&self, slice: SlicePtr);
 
     /// Makes everything appended and logged before this call durable, with one flush of each device that was
     /// written. `NoSpace` if the commit log has no room for the records: they wait for a sync after the next
     /// `checkpoint`, and nothing else has changed.
     fn sync(&self) -> Result<(), LogError>;
+
+    /// Makes every record logged before this call durable, with the bytes that it needs. Other bytes that wait
+    /// in memory may stay there: a sync of a short record writes no stripe that a table or another file is
+    /// filling. Otherwise as `sync`.
+    fn sync_records(&self) -> Result<(), LogError>;
 
     /// Makes `state` the start of the next recovery, durable on return, and drops the records before
     /// `keep_from`. Every append before the call is durable then. So are the records, unless the commit log

@@ -10,7 +10,9 @@
 //!    `segment` of that append.
 //! 3. A segment is sealed when nothing more fits, when it has lost a column, or when it has too many stripe
 //!    runs to list (`is_done`), after all of it was pushed (assert in `Log::seal`).
-//! 4. An append that must not be split begins where all of it fits (assert in `append`: it ends in the
+//! 4. `needed_bytes` is at least the end of each slice of the open segment that was needed and is not pushed
+//!    (`need`; `tests/needed.rs`).
+//! 5. An append that must not be split begins where all of it fits (assert in `append`: it ends in the
 //!    segment).
 
 use warpfire_env::sync::atomic::{AtomicU64, Ordering};
@@ -205,6 +207,8 @@ pub(crate) struct BulkStream {
     /// The id of the open segment, 0 before the first. Readers look at these two without the lock.
     segment: AtomicU64,
     pushed_bytes: AtomicU64,
+    /// Payload bytes of the open segment that records need. Those beyond `pushed_bytes` are in the buffer.
+    needed_bytes: AtomicU64,
     pub(crate) open: RankedMutex<STREAM, Option<OpenSegment>>,
 }
 
@@ -215,6 +219,7 @@ impl BulkStream {
         BulkStream {
             segment: AtomicU64::new(0),
             pushed_bytes: AtomicU64::new(0),
+            needed_bytes: AtomicU64::new(0),
             open: RankedMutex::from_raw(RankedRawMutex::of(place), None),
         }
     }
@@ -223,6 +228,9 @@ impl BulkStream {
     pub(crate) fn publish_open(&self, id: SegmentId) {
         // The bytes first: a reader that sees the new segment must not see the old one's length.
         self.pushed_bytes.store(0, Ordering::Release);
+        // All of the old segment was pushed, so nothing of it is needed any more. A slice of the new one
+        // cannot have been needed yet: its append waits for the lock.
+        self.needed_bytes.store(0, Ordering::Release);
         self.segment.store(id.get(), Ordering::Release);
     }
 
@@ -238,6 +246,25 @@ impl BulkStream {
             "pushed bytes never become fewer"
         );
         self.pushed_bytes.store(segment.base_bytes, Ordering::Release);
+    }
+
+    /// Notes that a record needs the slice, if its end may be in the buffer. A segment that closes in the same
+    /// moment may leave a note about its successor: then one sync writes more than it has to.
+    pub(crate) fn need(&self, slice: SlicePtr) {
+        let end = slice.offset_bytes.saturating_add(u64::from(slice.len_bytes));
+        if self.segment.load(Ordering::Acquire) == slice.segment.get()
+            && end > self.pushed_bytes.load(Ordering::Acquire)
+        {
+            self.needed_bytes.fetch_max(end, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether the buffer may hold bytes that a record needs. The caller has taken the record, so the notes
+    /// about its slices are there.
+    pub(crate) fn holds_needed(&self) -> bool {
+        // In this order: if the stream goes on to its next segment in between, the needed bytes were pushed.
+        let needed_bytes = self.needed_bytes.load(Ordering::Acquire);
+        needed_bytes > self.pushed_bytes.load(Ordering::Acquire)
     }
 
     /// Reads the part of the slice that is in the buffer: its end. Returns the number of bytes before that

@@ -279,8 +279,8 @@ pub trait Store: Send + Sync + 'static {
     /// The part of the live bytes that are the store's own tables.
     fn table_bytes(&self) -> u64;
 
-    /// Makes every commit up to `upto`, and all slices written before, durable. Callers at the same time
-    /// share the work.
+    /// Makes every commit up to `upto` durable, with the slices that it names. Callers at the same time share
+    /// the work.
     fn sync(&self, upto: Seq) -> Result<(), MetaError>;
 
     /// Sets the hook that the engine calls at each sync point (before it collects commits for the commit log,

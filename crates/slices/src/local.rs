@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. The metadata engine admits a write before the log receives it, and learns of it afterwards
-//!    (`tests::a_write_is_admitted_first_and_reported_after`).
+//!    (`tests::a_write_is_admitted_before_it_reaches_the_log`).
 //! 2. The slices of a write hold its bytes, no more and no fewer, and none is empty (asserts in `write`).
 //! 3. The writer has one reference to each slice of its write. `release` ends references of exactly these
 //!    bytes; the log asserts that nobody releases more bytes than are referenced.
@@ -25,9 +25,6 @@ pub trait Upkeep: Send + Sync {
     /// # Errors
     /// `NoSpace` if there is no room for callers of this kind; `ReadOnly` once the engine has latched.
     fn admit(&self, bytes: u64, admit: Admit) -> Result<(), SliceError>;
-
-    /// The log has accepted an admitted write: the next sync must make it durable.
-    fn note_written(&self);
 
     /// A read of slices has ended: the log may have met damage on the way.
     fn note_read(&self);
@@ -84,8 +81,6 @@ impl<L: LogStore> SliceStore for LocalSlices<L> {
             "the slices of a write hold all of its bytes and no others"
         );
         debug_assert!(slices.iter().all(|slice| slice.len_bytes > 0), "a slice of a write is not empty");
-        // After the append: a sync that counted the write earlier could return while its bytes are missing.
-        self.upkeep.note_written();
         Ok(slices)
     }
 
@@ -154,10 +149,6 @@ mod tests {
             if bytes > self.bytes_max { Err(SliceError::NoSpace) } else { Ok(()) }
         }
 
-        fn note_written(&self) {
-            self.calls.lock().push("written".into());
-        }
-
         fn note_read(&self) {
             self.calls.lock().push("read".into());
         }
@@ -175,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_admitted_first_and_reported_after() {
+    fn a_write_is_admitted_before_it_reaches_the_log() {
         let (store, log, upkeep) = store();
         store.write(Stream::Large, b"bytes", Admit::User).unwrap();
-        assert_eq!(*upkeep.calls.lock(), ["admit 5 User", "written"]);
+        assert_eq!(*upkeep.calls.lock(), ["admit 5 User"]);
         let refused = store.write(Stream::Large, &vec![1; 200 << 10], Admit::Reserve);
         assert_eq!(refused, Err(SliceError::NoSpace));
-        assert_eq!(upkeep.calls.lock().len(), 3, "a refused write is not reported");
+        assert_eq!(upkeep.calls.lock().len(), 2, "a write asks once");
         assert_eq!(log.counters().appends, 1, "a refused write does not reach the log");
     }
 

@@ -2,6 +2,7 @@
 
 use warpfire_env::sync::atomic::Ordering;
 
+use warpfire_env::{PlantedBug, is_planted};
 use warpfire_pool::PoolError;
 use warpfire_units::{SegmentId, SlicePtr};
 
@@ -10,6 +11,15 @@ use crate::store::{LogError, LogStore, Slices, Stream};
 use crate::stream::{
     BulkStream, OpenSegment, STREAMS, allocate_bulk, room_wanted_bytes, slot, starts_on_block,
 };
+
+/// Buffers of streams that a group writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Buffers {
+    /// All of them.
+    All,
+    /// Those that hold bytes that a record needs.
+    Needed,
+}
 
 impl Log {
     /// Pushes the stream's buffer. Seals the segment if it takes no more appends.
@@ -29,10 +39,14 @@ impl Log {
         Ok(())
     }
 
-    /// Writes every buffer to the devices, and waits for all stripes pushed before.
-    pub(super) fn write_all_out(&self) -> Result<(), PoolError> {
+    /// Writes the buffers to the devices, all or only those that hold bytes that records need. Waits for all
+    /// stripes pushed before.
+    pub(super) fn write_all_out(&self, which: Buffers) -> Result<(), PoolError> {
         for stream in &self.streams {
-            self.write_out(stream, &mut stream.open.lock())?;
+            let is_needed = || stream.holds_needed() && !is_planted(PlantedBug::NeededNotWritten);
+            if which == Buffers::All || is_needed() {
+                self.write_out(stream, &mut stream.open.lock())?;
+            }
         }
         self.write_queue.drain()
     }

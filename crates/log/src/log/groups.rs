@@ -7,6 +7,7 @@ use warpfire_format::segment::SegmentKind;
 use warpfire_pool::PoolError;
 use warpfire_units::SegmentId;
 
+use super::append::Buffers;
 use super::{Log, SyncState};
 use crate::limits::EDIT_MAX_BYTES;
 use crate::pending::RecordBuffer;
@@ -25,7 +26,7 @@ impl Log {
         if unlogged_bytes < self.group_due_bytes.load(Ordering::Relaxed) {
             return Ok(());
         }
-        match self.write_group(state) {
+        match self.write_group(state, Buffers::Needed) {
             Err(LogError::NoSpace) => {
                 self.group_due_bytes.store(unlogged_bytes + self.group_bytes, Ordering::Relaxed);
                 Ok(())
@@ -50,7 +51,7 @@ impl Log {
         let before = self.pool.free_segments(SegmentKind::Mirror);
         self.seal_dead()?;
         let mut state = self.sync_state.lock();
-        self.write_group(state.as_mut().ok_or(LogError::OpenForReading)?)?;
+        self.write_group(state.as_mut().ok_or(LogError::OpenForReading)?, Buffers::Needed)?;
         let _freed_some = self.pool.find_free_zones();
         let now = self.pool.free_segments(SegmentKind::Mirror);
         tracing::debug!(
@@ -62,14 +63,16 @@ impl Log {
         Ok(now > before)
     }
 
-    /// Makes everything durable that was appended and logged before the call.
-    pub(super) fn write_group(&self, state: &mut SyncState) -> Result<(), LogError> {
+    /// Makes every record that was logged before the call durable, with the bytes that it needs, and with all
+    /// buffers everything that was appended.
+    pub(super) fn write_group(&self, state: &mut SyncState, which: Buffers) -> Result<(), LogError> {
         self.latch.check()?;
         // Read before the records are taken: a change that comes later only makes the next sync write again.
         let changes = self.changes.load(Ordering::Acquire);
         // Records before streams (invariant 2).
         let records = self.pending.lock().take();
-        let written = self.write_group_of(state, &records).and_then(|()| {
+        let which = if records.needs_all_appends() { Buffers::All } else { which };
+        let written = self.write_group_of(state, &records, which).and_then(|()| {
             // A device was lost in the flush: the root that says so has a copy when the sync returns.
             if self.copy_changed_root(state).map_err(|e| self.latch.on_write(e))? {
                 self.pool.flush().map_err(|e| self.latch.on_write(e))?;
@@ -78,7 +81,9 @@ impl Log {
         });
         match written {
             Ok(()) => {
-                state.synced_changes = changes;
+                if which == Buffers::All {
+                    state.synced_changes = changes;
+                }
                 self.group_due_bytes.store(self.group_bytes, Ordering::Relaxed);
             }
             Err(e) => {
@@ -134,7 +139,7 @@ impl Log {
             }
             state.log_writer.skip(&pending.take());
         }
-        self.write_all_out().map_err(|e| self.latch.on_write(e))?;
+        self.write_all_out(Buffers::All).map_err(|e| self.latch.on_write(e))?;
         self.collect_unpinned();
         // The root lists the segments as these edits leave them, so the frames are not written.
         let _edits_in_the_root = self.segment_table.lock().edits();
@@ -145,7 +150,7 @@ impl Log {
     /// The sync of a checkpoint on a full pool: the commit log has no room for a group. The root holds the
     /// edits, so they are not written as frames. The records stay pending for the next sync.
     pub(super) fn absorb_edits_into_root(&self) -> Result<(), LogError> {
-        self.write_all_out().map_err(|e| self.latch.on_write(e))?;
+        self.write_all_out(Buffers::All).map_err(|e| self.latch.on_write(e))?;
         self.collect_unpinned();
         let _edits_in_the_root = self.segment_table.lock().edits();
         Ok(())
@@ -172,11 +177,12 @@ impl Log {
         &self,
         state: &mut SyncState,
         records: &RecordBuffer,
+        which: Buffers,
     ) -> Result<(), LogError> {
         let failed = |e| self.latch.on_write(e);
         // A crash from here to the flush leaves stripes that no group lists, or a torn group. Recovery drops
         // both: the sync has not returned.
-        self.write_all_out().map_err(failed)?;
+        self.write_all_out(which).map_err(failed)?;
         self.collect_unpinned();
         self.note_losses();
         let _written = self.copy_changed_root(state).map_err(failed)?;

@@ -1,6 +1,6 @@
 //! Power cuts of a `MemLog`.
 
-use super::{MemLog, MemLogCounters, MemState};
+use super::{MemLog, MemLogCounters, MemRecord, MemState};
 use crate::store::{LogError, LogPos, RecoveredLog};
 
 impl MemLog {
@@ -13,8 +13,8 @@ impl MemLog {
         recover(state, tick)
     }
 
-    /// As `crash`, but records after the last sync may survive too, with every byte appended before them. The
-    /// seed determines how many.
+    /// As `crash`, but records after the last sync may survive too, with the bytes that they need. The seed
+    /// determines how many.
     #[must_use]
     pub fn crash_seeded(&self, seed: u64) -> (MemLog, RecoveredLog) {
         let state = self.state.lock().clone();
@@ -27,7 +27,10 @@ impl MemLog {
 
 fn recover(mut state: MemState, tick: u64) -> (MemLog, RecoveredLog) {
     state.records.retain(|r| r.tick <= tick);
-    state.segments.truncate_to(tick);
+    let needs_all = |r: &&MemRecord| r.tick > state.synced && r.needs_all_appends;
+    let appended = state.records.iter().rev().find(needs_all).map_or(0, |r| r.tick);
+    let needed = if tick > state.synced { tick } else { 0 };
+    state.segments.truncate_to(appended, needed);
     state.next = state.records.back().map_or(state.next_at_checkpoint, |r| LogPos(r.pos.0 + 1));
     state.tick = tick;
     state.synced = tick;

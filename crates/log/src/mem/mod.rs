@@ -7,8 +7,9 @@
 //! # Invariants
 //! 1. Every append and every record has a *tick*, counted up by one; `synced` is the last tick that a sync
 //!    covers.
-//! 2. A crash keeps exactly the appends and records up to one tick: `synced`, or that of a later record
-//!    (`tests::a_seeded_crash_keeps_a_prefix_and_the_bytes_before_it`).
+//! 2. A crash keeps exactly the records up to one tick, `synced` or that of a later record, and of the appends
+//!    no more than a sync covered and than these records need
+//!    (`tests::a_seeded_crash_keeps_a_prefix_and_the_bytes_before_it`, `tests::named_bytes_survive`).
 //! 3. Every crash after a checkpoint keeps it (`tests::a_checkpoint_replaces_the_records_before_it`).
 //! 4. Each segment's references are the sum of bytes appended and retained, less those released
 //!    (`tests::space_adds_up`).
@@ -52,7 +53,7 @@ impl Default for MemLogOptions {
 /// The work of a `MemLog` since it was made or recovered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemLogCounters {
-    /// Calls of `sync`, those inside `checkpoint` too.
+    /// Calls of `sync` and `sync_records`, those inside `checkpoint` too.
     pub syncs: u64,
     /// Calls of `checkpoint`.
     pub checkpoints: u64,
@@ -76,6 +77,7 @@ pub struct MemLogCounters {
 struct MemRecord {
     pos: LogPos,
     tick: u64,
+    needs_all_appends: bool,
     bytes: Vec<u8>,
 }
 
@@ -100,7 +102,8 @@ impl MemState {
         self.latched.clone().map_or(Ok(()), |why| Err(LogError::ReadOnly(why)))
     }
 
-    fn sync(&mut self) -> Result<(), LogError> {
+    /// A sync of all appends, or only of those that records need.
+    fn sync(&mut self, all_appends: bool) -> Result<(), LogError> {
         self.writable()?;
         if let Some(left) = &mut self.syncs_until_failure {
             if *left == 0 {
@@ -110,8 +113,13 @@ impl MemState {
             }
             *left -= 1;
         }
+        let needs_all = |r: &MemRecord| r.tick > self.synced && r.needs_all_appends;
+        if all_appends || self.records.iter().any(needs_all) {
+            self.segments.mark_synced();
+        } else {
+            self.segments.mark_needed_synced();
+        }
         self.synced = self.tick;
-        self.segments.mark_synced();
         self.counters.syncs += 1;
         Ok(())
     }
@@ -197,6 +205,32 @@ impl MemLog {
         self.free_unpinned(&mut self.state.lock());
     }
 
+    fn push_record(&self, record: &[u8], needs_all_appends: bool) -> Result<LogPos, LogError> {
+        let mut state = self.state.lock();
+        state.writable()?;
+        if let Some(left) = state.records_without_room.checked_sub(1) {
+            state.records_without_room = left;
+            return Err(LogError::NoSpace);
+        }
+        state.tick += 1;
+        let (pos, tick) = (state.next, state.tick);
+        state.next = LogPos(pos.0 + 1);
+        state.counters.records += 1;
+        state.counters.record_bytes += record.len() as u64;
+        state.records.push_back(MemRecord { pos, tick, needs_all_appends, bytes: record.to_vec() });
+        Ok(pos)
+    }
+
+    fn sync_some(&self, all_appends: bool) -> Result<(), LogError> {
+        let mut state = self.state.lock();
+        if let Some(left) = state.syncs_without_room.checked_sub(1) {
+            state.syncs_without_room = left;
+            return Err(LogError::NoSpace);
+        }
+        self.free_unpinned(&mut state);
+        state.sync(all_appends)
+    }
+
     fn free_unpinned(&self, state: &mut MemState) {
         while let Some(segment) = self.pins.take_unpinned() {
             state.counters.segments_freed += u64::from(state.segments.free(segment));
@@ -239,36 +273,32 @@ impl LogStore for MemLog {
     }
 
     fn log(&self, record: &[u8]) -> Result<LogPos, LogError> {
+        self.push_record(record, true)
+    }
+
+    fn log_named(&self, record: &[u8]) -> Result<LogPos, LogError> {
+        self.push_record(record, false)
+    }
+
+    fn need(&self, slice: SlicePtr) {
         let mut state = self.state.lock();
-        state.writable()?;
-        if let Some(left) = state.records_without_room.checked_sub(1) {
-            state.records_without_room = left;
-            return Err(LogError::NoSpace);
-        }
-        state.tick += 1;
-        let (pos, tick) = (state.next, state.tick);
-        state.next = LogPos(pos.0 + 1);
-        state.counters.records += 1;
-        state.counters.record_bytes += record.len() as u64;
-        state.records.push_back(MemRecord { pos, tick, bytes: record.to_vec() });
-        Ok(pos)
+        let tick = state.tick;
+        state.segments.need(slice, tick);
     }
 
     fn sync(&self) -> Result<(), LogError> {
-        let mut state = self.state.lock();
-        if let Some(left) = state.syncs_without_room.checked_sub(1) {
-            state.syncs_without_room = left;
-            return Err(LogError::NoSpace);
-        }
-        self.free_unpinned(&mut state);
-        state.sync()
+        self.sync_some(true)
+    }
+
+    fn sync_records(&self) -> Result<(), LogError> {
+        self.sync_some(false)
     }
 
     fn checkpoint(&self, checkpoint: &[u8], keep_from: LogPos) -> Result<(), LogError> {
         let mut state = self.state.lock();
         assert!(keep_from <= state.next, "a checkpoint keeps from a place that records have reached");
         self.free_unpinned(&mut state);
-        state.sync()?;
+        state.sync(true)?;
         state.checkpoint = checkpoint.to_vec();
         state.next_at_checkpoint = state.next;
         while state.records.front().is_some_and(|r| r.pos < keep_from) {

@@ -21,8 +21,10 @@ struct MemSegment {
     bytes: Vec<u8>,
     /// The tick of each append that no sync has covered, and the segment's length after it.
     unsynced: Vec<(u64, usize)>,
-    /// Its length when a sync last covered it.
+    /// Its length when a sync last covered it, or the end of the last slice that a sync of records covered.
     synced_len: usize,
+    /// Slices that records need and no sync has covered: the tick before the records, and the slice's end.
+    needed: Vec<(u64, usize)>,
     live: LiveBytes,
     sealed: bool,
     /// Without references, sealed, and waiting for pins. Only a caller with an older pin refers to it again.
@@ -36,6 +38,7 @@ impl MemSegment {
         MemSegment {
             bytes: Vec::new(),
             unsynced: Vec::new(),
+            needed: Vec::new(),
             synced_len: 0,
             live: LiveBytes::new(),
             sealed: false,
@@ -186,6 +189,16 @@ impl MemSegments {
         count(&mut segment.live);
     }
 
+    /// Records after this tick need the slice.
+    pub(super) fn need(&mut self, slice: SlicePtr, tick: u64) {
+        let segment = self.get(slice.segment);
+        let end =
+            usize::try_from(slice.offset_bytes).expect("a segment fits memory") + slice.len_bytes as usize;
+        if end > segment.synced_len {
+            segment.needed.push((tick, end));
+        }
+    }
+
     pub(super) fn release(&mut self, id: SegmentId, count: impl FnOnce(&mut LiveBytes)) -> Option<SegmentId> {
         let segment = self.get(id);
         count(&mut segment.live);
@@ -254,16 +267,29 @@ impl MemSegments {
     pub(super) fn mark_synced(&mut self) {
         for segment in self.all.values_mut() {
             segment.unsynced.clear();
+            segment.needed.clear();
             segment.synced_len = segment.bytes.len();
         }
     }
 
-    /// Drops every append after `tick` and seals the rest, as recovery does.
-    pub(super) fn truncate_to(&mut self, tick: u64) {
+    /// Every slice that records need is durable, and no byte after it.
+    pub(super) fn mark_needed_synced(&mut self) {
         for segment in self.all.values_mut() {
-            let kept = segment.unsynced.iter().rev().find(|&&(t, _)| t <= tick);
-            segment.bytes.truncate(kept.map_or(segment.synced_len, |&(_, end)| end));
+            let ends = segment.needed.drain(..).map(|(_, end)| end);
+            segment.synced_len = ends.fold(segment.synced_len, usize::max);
+        }
+    }
+
+    /// Keeps the bytes that a sync covered, the appends up to the tick `appended`, and the slices needed up to
+    /// the tick `needed`. Drops all others and seals the rest, as recovery does.
+    pub(super) fn truncate_to(&mut self, appended: u64, needed: u64) {
+        for segment in self.all.values_mut() {
+            let appends = segment.unsynced.iter().filter(|(tick, _)| *tick <= appended);
+            let slices = segment.needed.iter().filter(|(tick, _)| *tick <= needed);
+            let ends = appends.chain(slices).map(|(_, end)| *end);
+            segment.bytes.truncate(ends.fold(segment.synced_len, usize::max));
             segment.unsynced.clear();
+            segment.needed.clear();
             segment.synced_len = segment.bytes.len();
             segment.sealed = true;
         }

@@ -86,6 +86,30 @@ fn a_seeded_crash_keeps_a_prefix_and_the_bytes_before_it() {
 }
 
 #[test]
+fn named_bytes_survive() {
+    for is_synced in [true, false] {
+        let log = MemLog::new();
+        let [named, other] = [b"named", b"other"].map(|bytes| log.append(Stream::Small, bytes).unwrap());
+        let elsewhere = log.append(Stream::Table, b"elsewhere").unwrap();
+        log.need(named[0]);
+        log.log_named(b"record").unwrap();
+        if is_synced {
+            log.sync_records().unwrap();
+        }
+        // The seed that keeps all records.
+        let kept = |seed: &u64| records(log.crash_seeded(*seed).1) == [b"record"];
+        let (after, _) = log.crash_seeded((0..64).find(kept).unwrap());
+        assert_eq!(read(&after, &named).unwrap(), b"named");
+        assert!(read(&after, &other).is_err() && read(&after, &elsewhere).is_err());
+        // A record that needs all appends takes the rest along.
+        log.log(b"edit").unwrap();
+        log.sync_records().unwrap();
+        let (after, _) = log.crash();
+        assert_eq!(read(&after, &elsewhere).unwrap(), b"elsewhere");
+    }
+}
+
+#[test]
 fn a_checkpoint_replaces_the_records_before_it() {
     let log = MemLog::new();
     log.log(b"old").unwrap();

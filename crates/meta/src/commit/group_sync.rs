@@ -5,9 +5,9 @@
 //!
 //! # Invariants
 //! 1. At most one round runs at a time (assert in `sync`).
-//! 2. A caller returns only after a round that began after its call has succeeded, or if its commits and
-//!    slices are durable already. A round that was running may have collected before the caller's commit.
-//! 3. `durable` and `slices_durable` rise only after the log's sync has returned.
+//! 2. A caller returns only after a round that began after its call has succeeded, or if its commits are
+//!    durable already. A round that was running may have collected before the caller's commit.
+//! 3. `durable` rises only after the log's sync has returned.
 
 use warpfire_env::sync::atomic::Ordering;
 
@@ -44,13 +44,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             // Everything was durable when the engine was open, and nothing has changed.
             return Ok(());
         }
-        let written = self.slices_written.load(Ordering::Acquire);
         // `Seq::MAX` includes the changes that the hook defers, and only a sync point collects these.
-        let is_durable = || {
-            upto != Seq::MAX
-                && self.durable.load(Ordering::Acquire) >= upto.min(self.newest()).0
-                && self.slices_durable.load(Ordering::Acquire) >= written
-        };
+        let is_durable =
+            || upto != Seq::MAX && self.durable.load(Ordering::Acquire) >= upto.min(self.newest()).0;
         let mut state = self.group_sync.state.lock();
         // Not the running round: it may have collected before this caller's commit.
         let joins = state.running && is_planted(PlantedBug::RoundJoined);
@@ -83,12 +79,11 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         result
     }
 
-    /// Makes every commit and every slice durable that was there at the call.
+    /// Makes every commit durable that was there at the call.
     fn make_durable(&self) -> Result<(), MetaError> {
-        // Read first: a slice that is written during the round may miss its flush.
-        let written = self.slices_written.load(Ordering::Acquire);
         let upto = match self.collect_commits()? {
-            CollectOutcome::Logged(upto) => match self.log.sync() {
+            // Tables that are being written, and data that no commit names yet, can wait.
+            CollectOutcome::Logged(upto) => match self.log.sync_records() {
                 Err(LogError::NoSpace) => self.make_durable_as_tables(upto)?,
                 synced => {
                     self.latch.note(synced)?;
@@ -99,7 +94,6 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         };
         debug_assert!(upto <= self.newest(), "a sync covers commits that exist");
         self.durable.fetch_max(upto.0, Ordering::AcqRel);
-        self.slices_durable.fetch_max(written, Ordering::AcqRel);
         // The background thread shortens the log at half this length, unless it lags or finds no space.
         if self.log.log_bytes() > 2 * self.options.log_bytes_max {
             return self.shorten_log();
@@ -115,12 +109,6 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         while self.durable.load(Ordering::Acquire) < upto.0 {
             self.freeze()?;
             self.flush_or_reclaim()?;
-        }
-        // Slices that no commit names must be durable too. A checkpoint makes them so without room in the
-        // commit log.
-        match self.log.sync() {
-            Err(LogError::NoSpace) => self.checkpoint()?,
-            synced => self.latch.note(synced)?,
         }
         Ok(upto)
     }

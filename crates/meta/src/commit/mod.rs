@@ -276,6 +276,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         // Before the values: cleaning must never find a named slice without a reference.
         for slice in &p.pointers {
             self.log.retain(*slice);
+            self.log.need(*slice);
             let references = &mut guards[0].active.references;
             *references.entry(slice.segment).or_insert(0) += u64::from(slice.len_bytes);
         }

@@ -142,7 +142,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             };
             (0..SHARDS).filter_map(seq).min()
         });
-        // Nothing is new: no record is needed, but the caller still syncs for the slices.
+        // Nothing is new: no record is needed, but an earlier one may still wait for its sync.
         let Some(first) = first else { return Ok(CollectOutcome::Logged(newest)) };
         assert!(first <= newest, "the commits of a record exist");
         let mut record = CommitRecordBuilder::new(first, newest);

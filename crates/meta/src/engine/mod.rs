@@ -200,9 +200,6 @@ pub(crate) struct EngineInner<L: LogStore, S> {
     pub(crate) group_sync: GroupSync,
     /// Every commit up to here is durable.
     pub(crate) durable: AtomicU64,
-    /// Writes of slices, and how many of them are durable.
-    pub(crate) slices_written: AtomicU64,
-    pub(crate) slices_durable: AtomicU64,
     pub(crate) usage: EngineUsage,
     pub(crate) reserved: ReservedBytes,
     pub(crate) reclaim: Reclaim,
@@ -238,7 +235,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     pub(crate) fn log_commits(&self, record: &[u8], last: Seq) -> Result<(), MetaError> {
         let mut manifest = self.manifest.lock();
         // Under the manifest's lock: a checkpoint must not cut the log between the record and its position.
-        let place = self.log.log(record)?;
+        let place = self.log.log_named(record)?;
         assert!(
             manifest.records.back().is_none_or(|(_, newer)| *newer <= last),
             "records are in the order of seqs"

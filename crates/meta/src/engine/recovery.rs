@@ -193,8 +193,6 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             }),
             group_sync: GroupSync::default(),
             durable: AtomicU64::new(replayed.newest.0),
-            slices_written: AtomicU64::new(0),
-            slices_durable: AtomicU64::new(0),
             usage,
             reserved: ReservedBytes::default(),
             reclaim: Reclaim::default(),

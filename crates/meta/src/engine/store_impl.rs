@@ -1,7 +1,6 @@
 //! `Store` for the engine, and its services for the slice store (`Upkeep`).
 
 use std::sync::Arc;
-use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_log::LogStore;
 use warpfire_slices::{Admit, HasSlices, LocalSlices, SliceError, Upkeep};
@@ -141,10 +140,6 @@ impl<L: LogStore, S: Schema> Upkeep for EngineInner<L, S> {
             MetaError::Slices(e) => e,
             other => SliceError::ReadOnly(other.to_string().into()),
         })
-    }
-
-    fn note_written(&self) {
-        self.slices_written.fetch_add(1, Ordering::AcqRel);
     }
 
     fn note_read(&self) {
