@@ -16,7 +16,7 @@ use warpfire_format::log_frame::{LogFrame, RecordFragment};
 use warpfire_format::log_state::LogState;
 use warpfire_format::manifest::ManifestEdit;
 use warpfire_format::root::{
-    DeviceEntry, DeviceUse, EarlierSession, PoolLabel, RootHeader, RootPoint, encode_body,
+    DeviceEntry, DeviceUse, EarlierSession, PoolLabel, RootHeader, RootPoint, RootWishes, encode_body,
 };
 use warpfire_format::root_copy;
 use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind, SegmentState, SegmentStream};
@@ -277,6 +277,7 @@ fn valid_root() -> (RootHeader, Vec<u8>) {
         write_features: 0,
         label: PoolLabel::new("tank").expect("short"),
         config_version: 1,
+        wishes: RootWishes::NONE,
         session: 9,
         is_inherited: true,
         is_narrow: true,
@@ -287,11 +288,16 @@ fn valid_root() -> (RootHeader, Vec<u8>) {
 
 fn valid_roots() -> Vec<Vec<u8>> {
     let (header, mut body) = valid_root();
-    let mut record = vec![0; BLOCK_BYTES];
-    header.encode(&mut record);
     body.resize(BLOCK_BYTES, 0);
-    record.extend_from_slice(&body);
-    vec![record]
+    let wishes = RootWishes { shape_since: 7, older_parity: 1, converts: true, spare_space: 1 };
+    let wishing = RootHeader { wishes, ..header.clone() };
+    let record = |header: RootHeader| {
+        let mut record = vec![0; BLOCK_BYTES];
+        header.encode(&mut record);
+        record.extend_from_slice(&body);
+        record
+    };
+    vec![record(header), record(wishing)]
 }
 
 fn valid_stripes() -> Vec<Vec<u8>> {

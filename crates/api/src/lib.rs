@@ -51,6 +51,7 @@ mod open_pool;
 mod options;
 mod path;
 mod resize;
+mod returns;
 mod scrub;
 mod slice;
 mod snapshot;
@@ -59,6 +60,7 @@ mod snapshot_rules;
 mod stats;
 mod tree;
 mod trim;
+mod tune;
 mod tx;
 mod upkeep;
 mod upkeep_pace;
@@ -92,6 +94,7 @@ pub use stats::{
     TransactionCounts,
 };
 pub use trim::TrimReport;
+pub use tune::{DataGuarantee, TunePlan, Tuning};
 pub use tx::{FileVersion, Savepoint, Tx, TxEngine};
 pub use upkeep::{SegmentsAtRisk, Upkeep, UpkeepReason, UpkeepWork};
 pub use warpfire::Warpfire;

@@ -302,15 +302,8 @@ impl Warpfire {
         Ok(index.0)
     }
 
-    /// Makes durable which columns lack stripes, and goes on in log segments with all the redundancy that the
-    /// devices allow.
-    fn settle_devices(&self) -> Result<()> {
-        let engine = self.fs().engine();
-        engine.log().renew_log()?;
-        // The log segments from before, with fewer copies, are not needed any more.
-        engine.checkpoint()?;
-        engine.wake();
-        self.sync()
+    pub(crate) fn settle_devices(&self) -> Result<()> {
+        self.shared.open_pool.settle_devices()
     }
 
     /// The segments of which a device lacks a part, and the bytes that it gets to have it again. It gets them

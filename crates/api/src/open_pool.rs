@@ -109,6 +109,17 @@ impl OpenPool {
         devices.filter(|device| device.state != DeviceState::Present).map(|device| device.index).collect()
     }
 
+    /// Makes durable which columns lack stripes, and goes on in log segments with all the redundancy that the
+    /// devices allow.
+    pub fn settle_devices(&self) -> Result<()> {
+        let engine = self.fs.engine();
+        engine.log().renew_log()?;
+        // The log segments from before, with fewer copies, are not needed any more.
+        engine.checkpoint()?;
+        engine.wake();
+        Ok(self.fs.sync()?)
+    }
+
     /// Bytes that all devices have read and written since the pool was opened.
     pub fn device_bytes(&self) -> u64 {
         let devices = self.pool.counters().devices;

@@ -16,6 +16,7 @@ use warpfire_meta::Storage;
 use crate::health::{HEALTH_INTERVAL, HealthBook};
 use crate::metadata::SetMetadata;
 use crate::open_pool::{Engine, OpenPool};
+use crate::returns::{RETURN_INTERVAL, ReturningDevices};
 use crate::stats::Stats;
 use crate::upkeep::{LostDevices, WATCH_INTERVAL, keep_pace};
 use crate::upkeep_pace::UpkeepPace;
@@ -146,6 +147,14 @@ impl Warpfire {
                 drop(lost.watch(&of_pool, wishes.now().is_paused, now_nanos));
             };
             tasks.push(IntervalTask::always("warpfire-upkeep", WATCH_INTERVAL, watch).map_err(no_thread)?);
+            if !open_pool.is_read_only() {
+                let (returning, of_pool) = (ReturningDevices::default(), open_pool.clone());
+                // On a thread of its own: a path may take long to answer. What fails is tried again.
+                let look = move || drop(returning.look(&of_pool, SystemClock.monotonic_nanos()));
+                tasks.push(
+                    IntervalTask::always("warpfire-returns", RETURN_INTERVAL, look).map_err(no_thread)?,
+                );
+            }
         }
         let shared = Arc::new(SharedPool {
             health,

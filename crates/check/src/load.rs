@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use warpfire_env::{AlignedBuf, Device};
 use warpfire_format::log_state::{self, LogState};
-use warpfire_format::root::{DeviceEntry, DeviceUse, RootHeader};
+use warpfire_format::root::{DeviceEntry, DeviceUse, RootHeader, RootWishes};
 use warpfire_format::stripe::StripeHeader;
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
@@ -108,6 +108,12 @@ impl LoadedPool {
         };
         let devices = (0u16..).map(DeviceIndex).zip(&self.table).filter(takes_columns).count();
         u8::try_from(devices.saturating_sub(1)).unwrap_or(u8::MAX).min(self.root.parity)
+    }
+
+    /// The parity columns with which a segment is complete: one from before the present shape of the pool may
+    /// have fewer than a new one.
+    pub(crate) fn parity_wanted(wishes: &RootWishes, segment: SegmentId, of_new: u8) -> u8 {
+        if segment.get() < wishes.shape_since { of_new.min(wishes.older_parity) } else { of_new }
     }
 
     /// Checks that every zone exists and belongs to at most one segment, and that every segment fits its

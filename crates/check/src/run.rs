@@ -175,7 +175,7 @@ impl StripesStage {
         findings: &Findings,
     ) -> Result<bool, CheckError> {
         let done = self.segments_done;
-        let parity_of_new = loaded.parity_of_new();
+        let (parity_of_new, wishes) = (loaded.parity_of_new(), loaded.root.wishes);
         for segment in loaded.chain.iter_mut().chain(loaded.segments.values_mut()).skip(done) {
             if ledger.bytes() > options.max_memory_bytes / 4 {
                 return Ok(false);
@@ -186,7 +186,8 @@ impl StripesStage {
             self.segments_done += 1;
             let data = reads_blocks(segment, options);
             let places: Vec<_> = segment.stripes().collect();
-            let is_narrow = data && !is_log && segment.descriptor.parity < parity_of_new;
+            let parity_wanted = LoadedPool::parity_wanted(&wishes, segment.descriptor.id, parity_of_new);
+            let is_narrow = data && !is_log && segment.descriptor.parity < parity_wanted;
             for place in places {
                 let found = Findings::default();
                 let d = &segment.descriptor;
@@ -198,7 +199,7 @@ impl StripesStage {
                 if is_narrow {
                     let at = format!("{} stripe {}", segment.descriptor.id, place.stripe);
                     let columns = segment.descriptor.parity;
-                    let message = format_args!("has parity {columns}, and the devices allow {parity_of_new}");
+                    let message = format_args!("has parity {columns}, and the devices allow {parity_wanted}");
                     found.repairable(FindingCode::StripeNarrow, at, message);
                 }
                 if verdict.bad_headers > 0 || !verdict.bad_rows.is_empty() || is_narrow {

@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     cat, chmod, chown, completions, cp, device, df, du, find, fsck, help, inspect, label, ln, ls, man, mkdir,
-    mkfs, mount, mv, recover, rm, scan, scrub, slice, snapshot, stat, status, touch, trim, truncate, tx,
-    umount, upkeep, version,
+    mkfs, mount, mv, recover, rm, scan, scrub, slice, snapshot, stat, status, touch, trim, truncate, tune,
+    tx, umount, upkeep, version,
 };
 
 const EXAMPLES: &str = "\
@@ -140,6 +140,8 @@ pub enum Command {
     Scrub(scrub::Args),
     /// Show how a pool gets its redundancy back; pause that, or change its rate.
     Upkeep(upkeep::Args),
+    /// Change the numbers of data and parity devices, and the space that is kept free.
+    Tune(tune::Args),
     /// Release the space of images and drives that a pool does not need.
     Trim(trim::Args),
     /// Join, cut, paste and shuffle files by moving pointers.

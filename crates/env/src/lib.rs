@@ -21,7 +21,7 @@ pub use batch::{DeviceOp, OpKind, PIECE_BYTES_MAX, TimeLimit, run_batch, unanswe
 pub use buf::{AlignedBuf, LendableBytes};
 pub use clock::{Clock, Random, SystemClock, SystemRandom, Timestamp};
 pub use device::{Device, DeviceError, DeviceInfo, ZoneInfo, ZoneReport};
-pub use file::{FileDevice, OpenError};
+pub use file::{DriveHealth, FileDevice, OpenError};
 pub use interval_task::{ChangeSignal, IntervalTask};
 pub use machine_memory::{MachineMemory, return_freed_memory};
 pub use memory::MemDevice;

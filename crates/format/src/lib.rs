@@ -25,6 +25,7 @@ pub mod manifest;
 mod pool_label;
 pub mod root;
 pub mod root_copy;
+mod root_wishes;
 pub mod segment;
 mod segment_columns;
 pub mod state_frame;

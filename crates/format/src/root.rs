@@ -31,7 +31,8 @@
 //!    177      1  c, earlier sessions, at most 16
 //!    178      6  zero
 //!    184    24c  earlier sessions, newest first
-//! 184+24c     …  zero
+//! 184+24c    24  wishes, if the feature `wishes` is set: `root_wishes.rs`
+//!       …     …  zero
 //! ```
 //! Little-endian.
 
@@ -39,10 +40,12 @@ use warpfire_units::{BLOCK_BYTES, DeviceIndex, PARITY_MAX};
 
 pub use crate::device_entry::{DeviceEntry, DeviceUse};
 pub use crate::pool_label::PoolLabel;
+pub use crate::root_wishes::{RootWishes, SPARE_SPACE_MAX};
 pub use crate::unsupported::{FeatureBits, Unsupported};
 
 use crate::decode::only_zeroes;
 use crate::device_entry::{ENTRY_BYTES, TABLE};
+use crate::root_wishes::{WISHES, WISHES_BYTES};
 use crate::{Corrupt, FieldErrors, Reader, Uuid, crc32c};
 
 const MAGIC: [u8; 4] = *b"WfRt";
@@ -51,8 +54,14 @@ pub(crate) const VERSION: u8 = 2;
 /// Earlier sessions that a root names, at most.
 pub const EARLIER_MAX: usize = 16;
 
-/// Features of the format that this version knows. None has a bit yet.
-const KNOWN_FEATURES: u64 = 0;
+/// The feature of a root with wishes: a version that does not know them must not read the pool.
+const WISHES_FEATURE: u64 = 1;
+
+/// Features needed to read that this version knows.
+const KNOWN_FEATURES: u64 = WISHES_FEATURE;
+
+/// Features needed to write that this version knows. None has a bit yet.
+const KNOWN_WRITE_FEATURES: u64 = 0;
 
 const INHERITED: u8 = 1;
 const NARROW: u8 = 2;
@@ -61,6 +70,21 @@ const NARROW: u8 = 2;
 pub(crate) const EARLIER_COUNT_AT: usize = 177;
 pub(crate) const EARLIER_AT: usize = 184;
 pub(crate) const EARLIER_BYTES: usize = 24;
+
+/// Most bytes of a header that are not always zero.
+pub(crate) const HEAD_BYTES_MAX: usize = EARLIER_AT + EARLIER_BYTES * EARLIER_MAX + WISHES_BYTES;
+
+/// Where a header has the features that are needed to read.
+const FEATURES_AT: usize = 80;
+
+/// Bytes of a header up to those that are always zero. `head` is its beginning; `None` if it is too short to
+/// tell.
+pub(crate) fn head_bytes(head: &[u8]) -> Option<usize> {
+    let earlier = usize::from(*head.get(EARLIER_COUNT_AT)?);
+    let features = head.get(FEATURES_AT..FEATURES_AT + 8)?.try_into().ok()?;
+    let wishes = if u64::from_le_bytes(features) & WISHES_FEATURE == 0 { 0 } else { WISHES_BYTES };
+    Some((EARLIER_AT + EARLIER_BYTES * earlier + wishes).min(BLOCK_BYTES))
+}
 
 /// Fewest blocks in a zone.
 pub const ZONE_BLOCKS_MIN: u32 = 16;
@@ -114,7 +138,7 @@ pub fn unsupported(block: &[u8]) -> Option<Unsupported> {
         return None;
     }
     let version = *block.get(8)?;
-    let features = u64::from_le_bytes(block.get(80..88)?.try_into().ok()?);
+    let features = u64::from_le_bytes(block.get(FEATURES_AT..FEATURES_AT + 8)?.try_into().ok()?);
     match (version, features & !KNOWN_FEATURES) {
         (VERSION, 0) => None,
         (VERSION, unknown) => Some(Unsupported::Features(unknown)),
@@ -154,8 +178,11 @@ pub struct RootHeader {
     pub write_features: u64,
     /// The name that people gave the pool.
     pub label: PoolLabel,
-    /// Number of the pool's configuration: k, m, label and the membership of devices. Each change adds one.
+    /// Number of the pool's configuration: k, m, wishes, label and the membership of devices. Each change
+    /// adds one.
     pub config_version: u64,
+    /// What the pool wishes for older segments and for its free space.
+    pub wishes: RootWishes,
     /// Random number of the session that wrote the root, not zero.
     pub session: u64,
     /// Whether the root only repeats the payload of an earlier session's root: the session has written
@@ -232,6 +259,8 @@ impl RootHeader {
         block[64..68].copy_from_slice(&self.body_bytes.to_le_bytes());
         block[68..72].copy_from_slice(&self.body_crc.to_le_bytes());
         block[72..80].copy_from_slice(&self.made_seconds.to_le_bytes());
+        let features = if self.wishes == RootWishes::NONE { 0 } else { WISHES_FEATURE };
+        block[FEATURES_AT..FEATURES_AT + 8].copy_from_slice(&features.to_le_bytes());
         block[88..96].copy_from_slice(&self.write_features.to_le_bytes());
         block[96..160].copy_from_slice(self.label.as_bytes());
         block[160..168].copy_from_slice(&self.config_version.to_le_bytes());
@@ -245,6 +274,9 @@ impl RootHeader {
             entry[8..16].copy_from_slice(&e.last.session.to_le_bytes());
             entry[16..].copy_from_slice(&e.last.sequence.to_le_bytes());
         }
+        if self.wishes != RootWishes::NONE {
+            self.wishes.encode(&mut block[EARLIER_AT + EARLIER_BYTES * self.earlier.len()..]);
+        }
         // The checksum covers everything after itself, so it is computed last.
         let crc = crc32c(&block[4..]);
         block[..4].copy_from_slice(&crc.to_le_bytes());
@@ -253,7 +285,7 @@ impl RootHeader {
     /// Verifies and reads a header block. The body is verified by [`RootHeader::decode_body`].
     ///
     /// # Errors
-    /// Codes 100 to 104 and 107 to 109.
+    /// Codes 100 to 104, 107 to 109 and 113.
     pub fn decode(block: &[u8]) -> Result<RootHeader, Corrupt> {
         let mut c = Reader::new(block, &HEADER_FIELDS);
         let stored = c.u32()?;
@@ -278,7 +310,8 @@ impl RootHeader {
         let (sequence, epoch) = (c.u64()?, c.u32()?);
         let (zone_blocks, body_bytes, body_crc) = (c.u32()?, c.u32()?, c.u32()?);
         let made_seconds = i64::from_le_bytes(c.array()?);
-        if c.u64()? & !KNOWN_FEATURES != 0 {
+        let features = c.u64()?;
+        if features & !KNOWN_FEATURES != 0 {
             return Err(FEATURES);
         }
         let write_features = c.u64()?;
@@ -290,6 +323,10 @@ impl RootHeader {
             return Err(HISTORY);
         }
         let earlier = (0..count).map(|_| decode_earlier(&mut c)).collect::<Result<_, _>>()?;
+        let wishes = match features & WISHES_FEATURE {
+            0 => RootWishes::NONE,
+            _ => RootWishes::decode(&mut c)?,
+        };
         let header = RootHeader {
             data,
             parity,
@@ -306,6 +343,7 @@ impl RootHeader {
             write_features,
             label,
             config_version,
+            wishes,
             session,
             is_inherited: flags & INHERITED != 0,
             is_narrow: flags & NARROW != 0,
@@ -329,6 +367,9 @@ impl RootHeader {
         if !(shape && place && counted) {
             return Err(FIELD);
         }
+        if !self.wishes.is_possible() {
+            return Err(WISHES);
+        }
         // Epochs fall, and an inherited root names the session that it comes from.
         let mut epoch = self.epoch;
         let falls = self.earlier.iter().all(|e| {
@@ -344,7 +385,7 @@ impl RootHeader {
     /// Features that a writer needs and this version does not know.
     #[must_use]
     pub fn unknown_write_features(&self) -> u64 {
-        self.write_features & !KNOWN_FEATURES
+        self.write_features & !KNOWN_WRITE_FEATURES
     }
 
     /// Verifies a body with its padding and splits it into the device table and the payload.
@@ -434,6 +475,7 @@ pub(crate) mod samples {
             write_features: 0x40,
             label: PoolLabel::new("tank é").unwrap(),
             config_version: 3,
+            wishes: RootWishes::NONE,
             session: 0x55,
             is_inherited: true,
             is_narrow: false,
@@ -548,7 +590,8 @@ mod tests {
             (61, 0, FIELD),
             (64, 191, FIELD),
             (66, 16, FIELD),
-            (80, 1, FEATURES),
+            (80, 1, WISHES),
+            (80, 2, FEATURES),
             (87, 0x80, FEATURES),
             (96, 0, LABEL),
             (97, 7, LABEL),
@@ -569,6 +612,27 @@ mod tests {
         for (at, value, error) in cases {
             assert_eq!(RootHeader::decode(&resealed(&block, at, value)), Err(error), "byte {at} is {value}");
         }
+    }
+
+    #[test]
+    fn wishes_follow_the_sessions_of_a_root_that_has_some() {
+        let body = encode_body(&table(), b"");
+        let wishes = RootWishes { shape_since: 0x0102, older_parity: 2, converts: true, spare_space: 3 };
+        let header = RootHeader { wishes, ..sample(&body) };
+        let mut block = vec![0; BLOCK_BYTES];
+        header.encode(&mut block);
+        assert_eq!(block[80..88], [1, 0, 0, 0, 0, 0, 0, 0]);
+        let golden = [2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(block[232..256], golden);
+        assert_eq!(RootHeader::decode(&block), Ok(header));
+        assert_eq!(head_bytes(&block), Some(256));
+        let cases = [(240, 251), (242, 9), (243, 2), (244, 1), (255, 1)];
+        for (at, value) in cases {
+            assert_eq!(RootHeader::decode(&resealed(&block, at, value)), Err(WISHES), "byte {at} is {value}");
+        }
+        let no_older =
+            [(232, 0), (233, 0)].iter().fold(block, |block, (at, value)| resealed(&block, *at, *value));
+        assert_eq!(RootHeader::decode(&no_older), Err(WISHES), "older than the first segment");
     }
 
     #[test]

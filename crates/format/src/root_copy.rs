@@ -3,13 +3,14 @@
 //!
 //! ```text
 //! offset      bytes
-//!      0  184 + 24c  the first bytes of the root's header, as device 0 would hold it; the rest of it is zero
+//!      0          …  the first bytes of the root's header, as device 0 would hold it, with its earlier
+//!                    sessions and wishes; the rest of it is zero
 //!      …          …  the root's body, without padding
 //! ```
 
 use warpfire_units::BLOCK_BYTES;
 
-use crate::root::{DeviceEntry, EARLIER_AT, EARLIER_BYTES, EARLIER_COUNT_AT, RootHeader};
+use crate::root::{DeviceEntry, HEAD_BYTES_MAX, RootHeader, head_bytes};
 use crate::{Corrupt, FieldErrors, Reader};
 
 const SHORT: Corrupt = Corrupt::new(226, "copy of a root ends early");
@@ -18,7 +19,7 @@ const DEVICE: Corrupt = Corrupt::new(227, "copy of a root that is not as device 
 static FIELDS: FieldErrors = FieldErrors::all(SHORT);
 
 /// Most bytes of a copy beside the root's body.
-pub const ROOT_COPY_HEAD_BYTES_MAX: usize = EARLIER_AT + EARLIER_BYTES * crate::root::EARLIER_MAX;
+pub const ROOT_COPY_HEAD_BYTES_MAX: usize = HEAD_BYTES_MAX;
 
 /// The bytes of a copy.
 ///
@@ -30,7 +31,7 @@ pub fn encode(header: &RootHeader, body: &[u8]) -> Vec<u8> {
     debug_assert_eq!(header.body_bytes as usize, body.len(), "the header is of this body");
     let mut block = vec![0; BLOCK_BYTES];
     header.encode(&mut block);
-    block.truncate(EARLIER_AT + EARLIER_BYTES * header.earlier.len());
+    block.truncate(head_bytes(&block).expect("a header is one block"));
     block.extend_from_slice(body);
     block
 }
@@ -52,9 +53,8 @@ impl RootCopy {
     /// # Errors
     /// Codes 226 and 227, and those of a root.
     pub fn decode(bytes: &[u8]) -> Result<RootCopy, Corrupt> {
-        let earlier = usize::from(*bytes.get(EARLIER_COUNT_AT).ok_or(SHORT)?);
         let mut c = Reader::new(bytes, &FIELDS);
-        let head = c.bytes((EARLIER_AT + EARLIER_BYTES * earlier).min(BLOCK_BYTES))?;
+        let head = c.bytes(head_bytes(bytes).ok_or(SHORT)?)?;
         let mut block = vec![0; BLOCK_BYTES];
         block[..head.len()].copy_from_slice(head);
         let header = RootHeader::decode(&block)?;
@@ -104,6 +104,9 @@ mod tests {
         }
         let longer = [&bytes[..], &[0]].concat();
         assert_eq!(RootCopy::decode(&longer), Err(DEVICE));
+        let wishes = crate::root::RootWishes { spare_space: 1, ..crate::root::RootWishes::NONE };
+        let wishing = RootHeader { wishes, ..header };
+        assert_eq!(RootCopy::decode(&encode(&wishing, &body)).unwrap().header, wishing);
     }
 
     #[test]
@@ -112,7 +115,7 @@ mod tests {
         let mut block = vec![0; BLOCK_BYTES];
         let header = sample(&body);
         header.encode(&mut block);
-        block.truncate(EARLIER_AT + EARLIER_BYTES * header.earlier.len());
+        block.truncate(head_bytes(&block).unwrap());
         block.extend_from_slice(&body);
         assert_eq!(RootCopy::decode(&block), Err(DEVICE));
     }

@@ -20,6 +20,7 @@ mod pins;
 mod recover;
 mod segment_entry;
 mod segment_table;
+mod shape;
 mod state_log;
 mod store;
 mod stream;
@@ -31,6 +32,7 @@ pub use log::Log;
 #[cfg(any(test, feature = "twin"))]
 pub use mem::{MemLog, MemLogCounters, MemLogOptions};
 pub use mend::{Blocked, DueReason, DueWork, ReasonWork, SegmentsAtRisk};
+pub use shape::{Guarantee, OtherShapes};
 pub use store::{
     Admit, CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogError, LogPos, LogStore, Pin,
     RecordIter, RecoveredLog, ScrubbedSegment, Slices, Space, Stream,

@@ -41,6 +41,7 @@ use crate::pending::PendingRecords;
 use crate::pins::{Pins, Retired};
 use crate::recover::{LogEnd, LogParts};
 use crate::segment_table::{SegmentEntry, SegmentStage, SegmentTable};
+use crate::shape::Converting;
 use crate::state_log::StateLog;
 use crate::store::{
     Admit, CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogError, LogPos, LogStore, Pin,
@@ -61,6 +62,8 @@ pub struct Log {
     pub(crate) unmended: Mutex<Unmended>,
     /// Whether `mend` goes on by itself, and how fast.
     pub(crate) upkeep_limit: UpkeepLimit,
+    /// Segments that a caller converts.
+    pub(crate) converting: Mutex<Converting>,
     /// Devices whose columns are rebuilt on other devices while they take no writes.
     pub(crate) given_up: Mutex<BTreeSet<DeviceIndex>>,
     /// Segments that needed mending or cleaning for their redundancy when the log was opened.
@@ -72,8 +75,8 @@ pub struct Log {
     /// `None` if the pool is open for reading: then there is nothing to write with.
     sync_state: RankedMutex<SYNC_STATE, Option<SyncState>>,
     pub(crate) latch: Latch,
-    next_segment: AtomicU64,
-    /// Counts appends and records, each after it took place. A `sync` that finds no new ones writes nothing.
+    pub(crate) next_segment: AtomicU64,
+    /// Counts appends and records, each after it took place. A sync that finds no new ones writes nothing.
     pub(crate) changes: AtomicU64,
     /// Bytes of the commit log, segments of both logs, and those of the state log alone, published for
     /// callers without `sync_state`.
@@ -144,6 +147,7 @@ impl Log {
             unmended: Mutex::default(),
             given_up: Mutex::default(),
             upkeep_limit: UpkeepLimit::default(),
+            converting: Mutex::default(),
             weak_at_open: 0,
             streams: std::array::from_fn(BulkStream::new),
             pending: RankedMutex::new(PendingRecords::new(parts.next_pos)),
@@ -163,7 +167,7 @@ impl Log {
         if let Some(state) = &mut *log.sync_state.lock() {
             log.write_root(state, keep_from)?;
         }
-        log.weak_at_open = log.known_damaged().len() as u64;
+        log.weak_at_open = (log.known_damaged().len() + log.misshapen().len()) as u64;
         Ok(log)
     }
 
@@ -480,7 +484,7 @@ impl LogStore for Log {
     fn damaged(&self) -> Result<Vec<SegmentId>, LogError> {
         let known = self.known_damaged();
         if known.is_empty() {
-            return Ok(Vec::new());
+            return Ok(self.to_convert());
         }
         self.seal_open(|id| known.contains(&id))?;
         let segment_table = self.segment_table.lock();

@@ -31,6 +31,7 @@ use warpfire_units::{DeviceIndex, SegmentId, ZoneIndex};
 
 use crate::log::Log;
 use crate::segment_table::{SegmentEntry, SegmentStage};
+use crate::shape::ShapeWish;
 use crate::store::{LogError, LogStore};
 use crate::upkeep_limit::UpkeepLimit;
 
@@ -75,6 +76,8 @@ pub enum DueReason {
     Rot,
     /// A column is on a device that leaves the pool, or behind the end of one that shrinks.
     Leave,
+    /// It has another shape than the pool wishes its segments to have.
+    Shape,
 }
 
 /// The segments with one reason.
@@ -123,8 +126,24 @@ struct Survey {
     unmended: BTreeSet<SegmentId>,
     /// Devices that take a column of a segment that has none there.
     roomy: Vec<DeviceIndex>,
+    /// Devices on which segments can have columns for good.
+    staying: usize,
     /// Payload bytes that must become free before a column may move to another device; 0 if it may.
     missing_bytes: u64,
+    wish: ShapeWish,
+}
+
+impl DueWork {
+    /// Adds a segment.
+    fn add(&mut self, reason: DueReason, due_bytes: u64) {
+        match self.reasons.binary_search_by_key(&reason, |work| work.reason) {
+            Ok(at) => {
+                self.reasons[at].segments += 1;
+                self.reasons[at].due_bytes += due_bytes;
+            }
+            Err(at) => self.reasons.insert(at, ReasonWork { reason, segments: 1, due_bytes }),
+        }
+    }
 }
 
 impl Survey {
@@ -150,6 +169,8 @@ impl Survey {
         }
         if self.missing_bytes == 0 && self.has_target(entry) {
             Some(Remedy::Mend)
+        } else if self.missing_bytes == 0 && self.is_too_wide(log, entry) {
+            Some(Remedy::Clean)
         } else {
             Some(Remedy::Wait)
         }
@@ -173,6 +194,13 @@ impl Survey {
     fn is_on_vacated(&self, entry: &SegmentEntry) -> bool {
         !self.vacated.is_empty()
             && entry.places().any(|(device, zone, _)| self.vacated.contains(device, zone))
+    }
+
+    /// Whether the segment has a column on a device that leaves, and more columns than devices stay. No room
+    /// on these would help: its live bytes move to narrower segments.
+    fn is_too_wide(&self, log: &Log, entry: &SegmentEntry) -> bool {
+        let leaves = |(device, zone, _): (DeviceIndex, ZoneIndex, bool)| log.pool.vacates(device, zone);
+        entry.places().count() > self.staying && entry.places().any(leaves)
     }
 
     fn has_target(&self, entry: &SegmentEntry) -> bool {
@@ -259,7 +287,13 @@ impl Log {
         let (mut waiting, mut used) = (0, Vec::new());
         let segment_table = self.segment_table.lock();
         for (id, entry) in segment_table.iter() {
-            let Some(remedy) = survey.remedy(self, id, entry) else { continue };
+            let Some(remedy) = survey.remedy(self, id, entry) else {
+                if survey.wish.is_misshapen(id, entry) {
+                    due.add(DueReason::Shape, survey.wish.bytes_to_write(entry.live_bytes()));
+                    waiting += u64::from(survey.missing_bytes > 0);
+                }
+                continue;
+            };
             let left = self.columns_left(entry);
             let due_columns = self.due_columns(entry, &survey.vacated).max(1);
             let due_bytes = due_columns as u64 * column_bytes(entry);
@@ -270,17 +304,10 @@ impl Log {
                 }
                 Err(at) => due.at_risk.insert(at, SegmentsAtRisk { left, segments: 1, due_bytes }),
             }
-            let reason = survey.reason(self, id, entry);
-            match due.reasons.binary_search_by_key(&reason, |work| work.reason) {
-                Ok(at) => {
-                    due.reasons[at].segments += 1;
-                    due.reasons[at].due_bytes += due_bytes;
-                }
-                Err(at) => due.reasons.insert(at, ReasonWork { reason, segments: 1, due_bytes }),
-            }
+            due.add(survey.reason(self, id, entry), due_bytes);
             if remedy == Remedy::Wait {
                 waiting += 1;
-                if !survey.has_target(entry) {
+                if !survey.has_target(entry) && !survey.is_too_wide(self, entry) {
                     used = entry.columns().map(|(device, _)| device).collect();
                 }
             }
@@ -333,26 +360,34 @@ impl Log {
     fn survey(&self) -> Survey {
         let vacated = self.vacated();
         // Where nothing moves, nothing is counted.
-        let (mut missing_bytes, mut roomy) = (0, Vec::new());
-        if !vacated.is_empty() {
+        let (mut missing_bytes, mut roomy, mut staying) = (0, Vec::new(), 0);
+        let wish = self.shape_wish();
+        if !vacated.is_empty() || wish.converts() {
             missing_bytes = self.bytes_missing_to_move();
+        }
+        if !vacated.is_empty() {
             roomy = self.pool.devices_with_room();
             roomy.retain(|device| !vacated.has_device(*device));
+            let stays = |device: &DeviceIndex| !vacated.has_device(*device);
+            staying = self.pool.allocatable_devices().into_iter().filter(stays).count();
         }
         Survey {
             unsound: self.pool.damaged_segments().into_iter().collect(),
             unmended: self.unmended_now(),
             vacated,
             roomy,
+            staying,
             missing_bytes,
+            wish,
         }
     }
 
     /// Payload bytes that must become free before a column may take a zone of another device for good.
-    fn bytes_missing_to_move(&self) -> u64 {
+    pub(crate) fn bytes_missing_to_move(&self) -> u64 {
         let space = self.measure_space();
         let wanted = space.reserve_bytes + self.pool.geometry(SegmentKind::Bulk).segment_payload_bytes;
-        let missing = wanted.saturating_sub(space.free_bytes);
+        // The columns of lost devices may take what is kept free for them.
+        let missing = wanted.saturating_sub(space.free_bytes + self.pool.bytes_kept_for_lost());
         if missing == 0 && !self.pool.leaves_a_mirror() { 1 } else { missing }
     }
 
@@ -410,7 +445,9 @@ impl Log {
         let lost = segment_table.with_lost();
         weak.extend(lost.filter(|(_, e)| self.has_lost_column_to_mend(e, &survey.vacated)).map(|(id, _)| id));
         if segment_table.has_narrower(parity) {
-            weak.extend(segment_table.iter().filter(|(_, e)| e.parity() < parity).map(|(id, _)| id));
+            let is_narrower =
+                |(id, e): &(SegmentId, &SegmentEntry)| e.parity() < survey.wish.parity_of(*id, parity);
+            weak.extend(segment_table.iter().filter(is_narrower).map(|(id, _)| id));
         }
         if !survey.vacated.is_empty() {
             let on_vacated = segment_table.iter().filter(|(_, entry)| survey.is_on_vacated(entry));

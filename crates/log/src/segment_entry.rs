@@ -70,6 +70,11 @@ impl SegmentEntry {
         self.logged.data
     }
 
+    /// Its columns, as the table counts them.
+    pub(crate) fn shape(&self) -> (u8, u16) {
+        (self.parity(), self.data())
+    }
+
     /// Whether it holds tables.
     pub(crate) fn is_table(&self) -> bool {
         self.logged.stream == SegmentStream::Table

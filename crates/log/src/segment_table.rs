@@ -34,7 +34,7 @@
 //!    frame became durable, and only then may they be reset (`tests/returning.rs`).
 //! 9. `unsaved` holds at least the segments that differ from the saved state. So the cost of a checkpoint
 //!    grows with the changes (`state_log::tests`).
-//! 10. `with_lost` holds the segments with a lost column, and `parities` counts segments by their parity. So
+//! 10. `with_lost` holds the segments with a lost column, and `shapes` counts segments by their columns. So
 //!     a whole table is known to be whole without a look at each segment.
 //! 11. `open` holds the open segments, `victims` the sealed ones with live bytes that are worth cleaning, and
 //!     `unsure` those that a census may find to be worth it, so that none of them is looked for among all
@@ -81,8 +81,8 @@ pub(crate) struct SegmentTable {
     victims: Victims,
     /// Segments in which a census may find garbage.
     unsure: BTreeSet<SegmentId>,
-    /// Number of segments with so many parity columns.
-    parities: BTreeMap<u8, usize>,
+    /// Number of segments with so many parity and data columns.
+    shapes: BTreeMap<(u8, u16), usize>,
     /// Payload bytes of the stripes that are in no `Grew` frame yet, padding included.
     unlogged_bytes: u64,
 }
@@ -127,7 +127,7 @@ impl SegmentTable {
         let segments: BTreeMap<SegmentId, SegmentEntry> = segments.into_iter().map(&mut entry).collect();
         let with_lost = segments.iter().filter(|(_, entry)| !entry.lost.is_empty()).map(|(id, _)| *id);
         let mut table = SegmentTable { with_lost: with_lost.collect(), unsaved, ..SegmentTable::default() };
-        segments.values().for_each(|entry| *table.parities.entry(entry.parity()).or_default() += 1);
+        segments.values().for_each(|entry| *table.shapes.entry(entry.shape()).or_default() += 1);
         table.segments = segments;
         table.count_all();
         table
@@ -257,7 +257,7 @@ impl SegmentTable {
         if !entry.lost.is_empty() {
             self.with_lost.insert(entry.logged.id);
         }
-        *self.parities.entry(entry.parity()).or_default() += 1;
+        *self.shapes.entry(entry.shape()).or_default() += 1;
         self.sums.add(entry.sums());
         let before = self.segments.insert(entry.logged.id, entry);
         assert!(before.is_none(), "a session uses a segment id once");
@@ -336,7 +336,12 @@ impl SegmentTable {
 
     /// Whether a segment has fewer parity columns than `parity`.
     pub(crate) fn has_narrower(&self, parity: u8) -> bool {
-        self.parities.range(..parity).next().is_some()
+        self.shapes.range(..(parity, 0)).next().is_some()
+    }
+
+    /// Whether a segment has other numbers of columns.
+    pub(crate) fn has_other_shape(&self, data: u16, parity: u8) -> bool {
+        self.shapes.keys().any(|shape| *shape != (parity, data))
     }
 
     /// Ends the segment: all its stripes are written, and no append follows.
@@ -565,11 +570,11 @@ impl SegmentTable {
             assert_eq!(removed.state, SegmentStage::Freeing, "nothing has referred to a freed segment again");
             self.sums.remove(removed.sums());
             self.with_lost.remove(id);
-            let parity = removed.parity();
-            let count = self.parities.get_mut(&parity).expect("every segment is counted");
+            let shape = removed.shape();
+            let count = self.shapes.get_mut(&shape).expect("every segment is counted");
             *count -= 1;
             if *count == 0 {
-                self.parities.remove(&parity);
+                self.shapes.remove(&shape);
             }
         }
         freed

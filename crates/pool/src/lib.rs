@@ -30,11 +30,12 @@ pub use life::frozen::FrozenState;
 pub use life::resilver::{ColumnMove, OldZones, ResilveredSegment, Suspects, Vacated, VerifiedSegment};
 pub use life::roots::Root;
 pub use life::scan::{ScannedDevice, ScannedMember, ScannedPool};
+pub use life::tune::Tuning;
 pub use life::walk_open_segment::{StripeHealth, WalkedStripe};
 pub use pool::{DeviceStatus, Pool, Status};
 pub use segment::stripe_buf::StripeBuf;
 pub use segment::writer::{PreparedStripe, SegmentWriter};
-pub use warpfire_format::root::PoolLabel;
+pub use warpfire_format::root::{PoolLabel, RootWishes};
 pub use warpfire_format::segment::{
     LostColumn, SegmentDescriptor, SegmentKind, SegmentState, SegmentStream, StripeRun,
 };

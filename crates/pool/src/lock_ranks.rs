@@ -22,3 +22,5 @@ pub(crate) const ZONES: u16 = POOL + 40;
 pub(crate) const DAMAGED: u16 = POOL + 50;
 /// Lost columns that the client has not taken yet.
 pub(crate) const LOST: u16 = POOL + 60;
+/// The wishes of the newest root.
+pub(crate) const WISHES: u16 = POOL + 70;

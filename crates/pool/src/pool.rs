@@ -28,11 +28,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use warpfire_env::{RankedMutex, RankedRwLock};
+use warpfire_format::root::RootWishes;
 use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind};
 use warpfire_format::{Corrupt, Uuid};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
-use crate::device::capacity::Widths;
+use crate::device::capacity::{Plan, Widths};
 use crate::device::counters::{DeviceCounters, PoolCounters};
 use crate::device::devices::{DeviceState, Devices};
 use crate::device::geometry::{Geometry, SEGMENT_PAYLOAD_MIN_BYTES, shape};
@@ -40,8 +41,9 @@ use crate::device::zones::Zones;
 use crate::error::{DeviceSetError, PoolError};
 use crate::life::frozen::KeptZones;
 use crate::life::roots::Roots;
+use crate::life::tune::PoolShape;
 use crate::lock_ranks::{
-    DAMAGED, FLUSHING, KEPT, LOST, ROOTS, SEGMENTS, TRIMMING, UNFLUSHED, WRITING, ZONES,
+    DAMAGED, FLUSHING, KEPT, LOST, ROOTS, SEGMENTS, TRIMMING, UNFLUSHED, WISHES, WRITING, ZONES,
 };
 use crate::read::checksums::Checksums;
 use crate::segment::pool_segment::{Codes, PoolSegment};
@@ -60,8 +62,10 @@ pub struct Pool {
 
 pub(crate) struct Inner {
     pub uuid: Uuid,
-    pub data: u16,
-    pub parity: u8,
+    /// The k and m of new segments.
+    pub shape: PoolShape,
+    /// What the newest root wishes, or the one that is being written (`life/tune.rs`).
+    pub wishes: RankedMutex<WISHES, RootWishes>,
     pub zone_blocks: u32,
     /// Changes only before the first root of the session (`look_for_newer_session`).
     pub epoch: AtomicU32,
@@ -138,9 +142,9 @@ pub struct DeviceStatus {
 pub struct Status {
     /// The pool's uuid.
     pub uuid: Uuid,
-    /// Data columns that the pool was made with.
+    /// Data columns of new segments.
     pub data: u16,
-    /// Parity columns that the pool was made with.
+    /// Parity columns of new segments.
     pub parity: u8,
     /// Bytes in a zone.
     pub zone_bytes: u64,
@@ -192,7 +196,7 @@ impl Pool {
         let devices = inner.devices.all_allocatable();
         let (mut data, parity) = inner.shape(kind, devices.len());
         if kind == SegmentKind::Bulk {
-            let plan = inner.zones.lock().plan(inner.widths(devices.len()), &devices);
+            let plan = inner.plan(&inner.zones.lock(), &devices);
             data = plan.next_width().map_or(data, |width| data_columns(width, parity));
         }
         Geometry::new(kind, data, parity, inner.zone_blocks)
@@ -219,7 +223,7 @@ impl Pool {
         let inner = &self.inner;
         let devices = inner.devices.all_allocatable();
         match kind {
-            SegmentKind::Bulk => inner.zones.lock().plan(inner.widths(devices.len()), &devices).segments,
+            SegmentKind::Bulk => inner.plan(&inner.zones.lock(), &devices).segments,
             SegmentKind::Mirror => {
                 let (data, parity) = inner.shape(kind, devices.len());
                 inner.zones.lock().takes_left(usize::from(data) + usize::from(parity), &devices)
@@ -233,11 +237,8 @@ impl Pool {
     pub fn free_bytes(&self) -> u64 {
         let inner = &self.inner;
         let devices = inner.devices.all_allocatable();
-        let widths = inner.widths(devices.len());
-        let plan = inner.zones.lock().plan(widths, &devices);
-        let (_, parity) = inner.shape(SegmentKind::Bulk, devices.len());
-        let shapes = plan.by_width().into_iter().filter(|(segments, _)| *segments > 0);
-        shapes.map(|(n, width)| n * self.bulk_payload_bytes(data_columns(width, parity))).sum()
+        let zones = inner.zones.lock();
+        inner.free_bytes_beside(&zones, &devices, inner.spare_zones(&zones, &devices))
     }
 
     /// Whether a mirror can be allocated so that another one can be allocated after it, even if as many
@@ -246,7 +247,7 @@ impl Pool {
     pub fn leaves_a_mirror(&self) -> bool {
         let inner = &self.inner;
         let devices = inner.devices.all_allocatable();
-        let losses = usize::from(inner.parity).saturating_sub(inner.devices.lost_count());
+        let losses = usize::from(inner.shape.parity()).saturating_sub(inner.devices.lost_count());
         let width = |live| {
             let (data, parity) = inner.shape(SegmentKind::Mirror, live);
             usize::from(data) + usize::from(parity)
@@ -390,14 +391,18 @@ impl Pool {
             let lost = segment.columns.iter().filter(|(device, _)| is_missing(device)).count();
             lost <= usize::from(segment.parity)
         };
-        if missing.len() <= usize::from(inner.parity) || inner.segments.read().values().all(is_covered) {
+        // Segments from before a change of the shape may have less parity.
+        let parity = inner.shape.parity();
+        let older_parity = Some(*inner.wishes.lock()).filter(|w| w.shape_since > 0).map(|w| w.older_parity);
+        let of_all = parity.min(older_parity.unwrap_or(parity));
+        if missing.len() <= usize::from(of_all) || inner.segments.read().values().all(is_covered) {
             return Ok(());
         }
         let is_offline =
             |(index, _): &&(DeviceIndex, Uuid)| inner.devices.state(*index) == DeviceState::Offline;
         let offline = missing.iter().filter(is_offline).map(|(index, _)| *index).collect();
         let old_copies = inner.old_copies.clone();
-        Err(DeviceSetError::Missing { missing, parity: inner.parity, offline, old_copies })
+        Err(DeviceSetError::Missing { missing, parity: of_all, offline, old_copies })
     }
 
     /// How many more devices a segment may lose: its parity columns, without the columns that lack stripes or
@@ -424,6 +429,12 @@ impl Pool {
     #[must_use]
     pub fn writable_devices(&self) -> Vec<DeviceIndex> {
         self.inner.devices.all_writable()
+    }
+
+    /// Devices on which zones may be taken: those that take writes, do not leave the pool, and are no spares.
+    #[must_use]
+    pub fn allocatable_devices(&self) -> Vec<DeviceIndex> {
+        self.inner.devices.all_allocatable()
     }
 
     /// Columns that missed a write or a flush, as far as no call has returned them yet. After a flush these
@@ -485,8 +496,8 @@ impl Pool {
         });
         Status {
             uuid: inner.uuid,
-            data: inner.data,
-            parity: inner.parity,
+            data: inner.shape.data(),
+            parity: inner.shape.parity(),
             zone_bytes: inner.zone_bytes(),
             devices: devices.collect(),
             damaged_segments: inner.damaged.lock().len(),
@@ -495,6 +506,25 @@ impl Pool {
 }
 
 impl Inner {
+    /// The bulk segments that fit into the free zones of these devices.
+    fn plan(&self, zones: &Zones, devices: &[DeviceIndex]) -> Plan {
+        zones.plan(self.widths(devices.len()), devices, self.spare_zones(zones, devices))
+    }
+
+    /// Payload bytes of the bulk segments that leave so many zones of each device free.
+    pub(crate) fn free_bytes_beside(&self, zones: &Zones, devices: &[DeviceIndex], spare: u64) -> u64 {
+        let widths = self.widths(devices.len());
+        let shapes = zones.plan(widths, devices, spare).by_width();
+        self.payload_bytes_of(shapes, widths.parity)
+    }
+
+    /// Payload bytes of bulk segments, given by their width.
+    pub(crate) fn payload_bytes_of(&self, shapes: [(u64, u64); 2], parity: u64) -> u64 {
+        let parity = u8::try_from(parity).expect("parity columns are a byte");
+        let payload = |width| self.bulk_payload_bytes(data_columns(width, parity));
+        shapes.into_iter().filter(|(n, _)| *n > 0).map(|(n, width)| n * payload(width)).sum()
+    }
+
     /// The name of the device that was left out as an old copy of this one, while this one is missing.
     fn old_copy(&self, index: DeviceIndex) -> Option<String> {
         let is_missing = self.devices.state(index) == DeviceState::Missing;
@@ -503,18 +533,24 @@ impl Inner {
     }
 
     pub(crate) fn shape(&self, kind: SegmentKind, live: usize) -> (u16, u8) {
-        shape(kind, self.data, self.parity, live)
+        let (data, parity) = self.shape.get();
+        shape(kind, data, parity, live)
     }
 
-    fn bulk_payload_bytes(&self, data: u16) -> u64 {
+    pub(crate) fn bulk_payload_bytes(&self, data: u16) -> u64 {
         Geometry::new(SegmentKind::Bulk, data, 0, self.zone_blocks).segment_payload_bytes
     }
 
     /// The widths of new bulk segments on `live` devices. Data columns give way down to half of the pool's,
     /// as long as a segment takes the longest append that is never split. Parity columns do not.
     pub(crate) fn widths(&self, live: usize) -> Widths {
-        let (data, parity) = self.shape(SegmentKind::Bulk, live);
-        let half = self.data.div_ceil(2).min(data);
+        self.widths_of(self.shape.get(), live)
+    }
+
+    /// As `widths`, for a pool of this shape.
+    pub(crate) fn widths_of(&self, of_pool: (u16, u8), live: usize) -> Widths {
+        let (data, parity) = shape(SegmentKind::Bulk, of_pool.0, of_pool.1, live);
+        let half = of_pool.0.div_ceil(2).min(data);
         let takes_appends = |data: &u16| self.bulk_payload_bytes(*data) >= SEGMENT_PAYLOAD_MIN_BYTES;
         let least = (half..data).find(takes_appends).unwrap_or(data);
         let width = |data| u64::from(data) + u64::from(parity);

@@ -1,5 +1,5 @@
-//! The life of a pool: devices join, leave, fail, return and are kept offline between random operations,
-//! while upkeep gives segments their redundancy back.
+//! The life of a pool: devices join, leave, fail, return and are kept offline between random operations, and
+//! the pool gets other shapes, while upkeep gives segments their redundancy back.
 //!
 //! The run knows which devices are away and when everything was rebuilt. So it knows how many more devices
 //! every segment must survive. It compares that with the answer of the product, and takes as many devices
@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use warpfire_env::Device;
 use warpfire_log::{Log, LogStore};
+use warpfire_pool::Tuning;
 use warpfire_sim_env::{Cut, DeviceSpec, DistinctNumbers, Fault, SimRandom, SimWorld, mix};
 use warpfire_units::DeviceIndex;
 
@@ -51,9 +52,11 @@ enum Verb {
     Return,
     Rebuild,
     PowerCut,
+    /// Another shape for new segments, and perhaps for older ones too.
+    Tune,
 }
 
-const ALL: [Verb; 9] = [
+const ALL: [Verb; 10] = [
     Verb::Add,
     Verb::AddSpare,
     Verb::UseSpare,
@@ -63,12 +66,17 @@ const ALL: [Verb; 9] = [
     Verb::Return,
     Verb::Rebuild,
     Verb::PowerCut,
+    Verb::Tune,
 ];
 
 /// The devices, as the run knows them.
 struct Life {
     session: Session,
     shape: Shape,
+    /// k and m of new segments.
+    tuned: (u16, u8),
+    /// The fewest parity columns that a segment may have.
+    least_parity: u8,
     random: SimRandom,
     /// Devices that take no writes.
     away: BTreeSet<usize>,
@@ -104,6 +112,8 @@ pub fn run(seed: u64) -> Result<u64, Violation> {
     let mut life = Life {
         session,
         shape,
+        tuned: (data, parity),
+        least_parity: parity,
         random,
         away: none(),
         rebuilt: none(),
@@ -166,12 +176,12 @@ impl Life {
 
     /// Whether one more device may be away.
     fn may_lose_one(&self) -> bool {
-        self.away.len() < usize::from(self.shape.parity) && self.returned.is_empty()
+        self.away.len() < usize::from(self.least_parity) && self.returned.is_empty()
     }
 
     /// Does a verb, if the devices allow it now.
     fn step(&mut self, verb: Verb) -> Result<(), Violation> {
-        let width = usize::from(self.shape.data) + usize::from(self.shape.parity);
+        let width = self.width();
         let can_join = self.session.world.sims().len() < DEVICES_MAX;
         let device = match verb {
             Verb::Add | Verb::AddSpare if can_join => self.join(verb == Verb::AddSpare)?,
@@ -223,10 +233,33 @@ impl Life {
                 self.returned.extend(back);
                 0
             }
+            Verb::Tune => {
+                let (data, parity) = (1 + self.random.below(4) as u16, 1 + self.random.below(2) as u8);
+                let converts = self.random.one_in(2);
+                if self.working().count() < usize::from(data) + usize::from(parity) {
+                    return Ok(());
+                }
+                self.tune(Tuning { data, parity, converts, spare_space: 0 })?;
+                usize::from(data) * 100 + usize::from(parity) * 10 + usize::from(converts)
+            }
             _ => return Ok(()),
         };
         self.done.push((verb, device));
         Ok(())
+    }
+
+    /// Columns of a new segment.
+    fn width(&self) -> usize {
+        usize::from(self.tuned.0) + usize::from(self.tuned.1)
+    }
+
+    fn tune(&mut self, tuning: Tuning) -> Result<(), Violation> {
+        let tuned = self.log().tune(tuning).map_err(|e| e.to_string());
+        let tuned = tuned.and_then(|()| self.log().seal_all().map_err(|e| e.to_string()));
+        tuned.map_err(|e| Violation(format!("{tuning:?} is refused: {e}")))?;
+        self.tuned = (tuning.data, tuning.parity);
+        self.least_parity = self.least_parity.min(tuning.parity);
+        self.settle()
     }
 
     fn join(&mut self, is_spare: bool) -> Result<usize, Violation> {
@@ -290,13 +323,14 @@ impl Life {
         self.settle()?;
         self.settle()?;
         let due = self.log().due_work();
-        if due.at_risk.is_empty() && self.log().weak_segments() == 0 {
+        if due.reasons.is_empty() && self.log().weak_segments() == 0 {
+            if self.log().pool().tuning().converts {
+                self.least_parity = self.tuned.1;
+            }
             self.returned.clear();
             let empty = |n: &usize| self.log().segments_on(index(*n)) == 0;
             self.rebuilt = self.away.iter().copied().filter(empty).collect();
-        } else if due.blocked.is_none()
-            && self.working().count() > usize::from(self.shape.data) + usize::from(self.shape.parity)
-        {
+        } else if due.blocked.is_none() && self.working().count() > self.width() {
             return Err(Violation(format!("work is left, and nothing blocks it: {due:?}")));
         }
         Ok(())
@@ -318,11 +352,11 @@ impl Life {
     /// The losses that every segment must survive at least.
     fn losses_must_be_left(&self) -> usize {
         let not_rebuilt = self.away.difference(&self.rebuilt).count() + self.returned.len();
-        let parity = usize::from(self.shape.parity);
+        let parity = usize::from(self.tuned.1);
         let there = self.session.world.sims().len() - self.gone.len() - self.away.len();
         // An opening without more than m devices needs more than m others.
         let opens = parity.saturating_sub(self.away.len()).max(there.saturating_sub(parity + 1));
-        parity.saturating_sub(not_rebuilt).min(opens)
+        usize::from(self.least_parity).saturating_sub(not_rebuilt).min(opens)
     }
 
     /// Compares the losses that are left with the least that the run knows, and takes as many devices away.
@@ -349,7 +383,7 @@ impl Life {
         let allowed = self.session.history.durable()..=self.session.history.newest();
         // A copy of a root follows the next sync, so it may not know yet which devices are offline. It serves
         // as long as no more devices are missing than parity covers.
-        if lost.len() <= usize::from(self.shape.parity) && self.random.one_in(ONE_WITHOUT_ROOTS_IN) {
+        if lost.len() <= usize::from(self.least_parity) && self.random.one_in(ONE_WITHOUT_ROOTS_IN) {
             let copy = world.fork();
             self.shape.lose_roots(&copy);
             let opened = self.shape.open_without_roots(&left_in(&copy), copy.clock());

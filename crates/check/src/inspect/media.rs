@@ -76,6 +76,10 @@ fn header(h: &RootHeader) -> DumpValue {
         ("inherited", u8::from(h.is_inherited).into()),
         ("narrow", u8::from(h.is_narrow).into()),
         ("earlier_sessions", (h.earlier.len() as u64).into()),
+        ("shape_since_segment", h.wishes.shape_since.into()),
+        ("older_parity", h.wishes.older_parity.into()),
+        ("converts", u8::from(h.wishes.converts).into()),
+        ("spare_space", h.wishes.spare_space.into()),
     ])
 }
 

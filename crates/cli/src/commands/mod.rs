@@ -37,6 +37,7 @@ pub mod status;
 pub mod touch;
 pub mod trim;
 pub mod truncate;
+pub mod tune;
 pub mod tx;
 pub mod umount;
 pub mod upkeep;
@@ -82,6 +83,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Snapshot(args) => snapshot::run(&args),
         Command::Trim(args) => trim::run(&args),
         Command::Upkeep(args) => upkeep::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Man(args) => man::run(&args),
         Command::Completions(args) => completions::run(&args),

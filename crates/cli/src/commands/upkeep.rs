@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::num::NonZeroU64;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -15,12 +16,14 @@ use super::mount::control::wire::{Answer, Request};
 use super::mount::control::{ServerConnection, foreign_answer};
 use super::{pool, status};
 use crate::location::PoolName;
+use crate::progress::WorkLine;
 
 const EXAMPLES: &str = "\
 Examples:
   warpfire upkeep /mnt               the work that is left, and its speed
   warpfire upkeep /mnt pause         until 'resume', also at the next mount
   warpfire upkeep /mnt resume
+  warpfire upkeep /mnt wait          until there is nothing left to do
   warpfire upkeep /mnt --rate 200M   read and write at most 200 MiB/s
   warpfire upkeep /mnt --rate auto   slower while programs use the pool
 
@@ -38,7 +41,7 @@ pub struct Args {
     #[arg(value_name = "POOL")]
     pool: OsString,
 
-    /// Show the work that is left, pause it, or let it go on.
+    /// Show the work that is left, pause it, let it go on, or wait for its end.
     #[arg(value_name = "ACTION", value_enum, default_value_t = Action::Status)]
     action: Action,
 
@@ -56,7 +59,12 @@ enum Action {
     Pause,
     /// Go on.
     Resume,
+    /// Wait until nothing is left to do, or until the work that is left waits itself.
+    Wait,
 }
+
+/// How often `wait` looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A rate on the command line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,7 +114,7 @@ impl WishOrder {
 /// Shows or changes the upkeep of a pool.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let is_paused = match args.action {
-        Action::Status => None,
+        Action::Status | Action::Wait => None,
         Action::Pause => Some(true),
         Action::Resume => Some(false),
     };
@@ -115,8 +123,47 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if order != WishOrder::default() {
         wish(&args.pool, order)?;
     }
+    if args.action == Action::Wait {
+        wait(&args.pool)?;
+    }
     let status = status::report(&args.pool)?;
     if is_json() { print_json(&status.upkeep) } else { print(status.upkeep.in_full()) }
+}
+
+/// Waits until upkeep has nothing left to do, or waits itself. A pool that is not mounted is opened, and does its
+/// work meanwhile.
+fn wait(pool: &OsString) -> Result<(), Failure> {
+    let name = PoolName::new(pool);
+    let line = WorkLine::start();
+    let show = |left: u64| line.message(format_args!("{} left to write", Size(left)));
+    // The devices may be asked for work that nobody has begun yet: two looks in a row must find none.
+    let mut idle = 0;
+    let mut is_done = |left: u64, waits: bool| {
+        show(left);
+        idle = if left == 0 || waits { idle + 1 } else { 0 };
+        idle == 2
+    };
+    if ServerConnection::of_pool(&name)?.is_some() {
+        loop {
+            let upkeep = status::report(pool)?.upkeep;
+            if is_done(upkeep.left_bytes, upkeep.blocked.is_some() || upkeep.paused) {
+                break;
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        line.finish();
+        return Ok(());
+    }
+    let opened = pool::open_as(&Pool::options(), &name)?;
+    loop {
+        let upkeep = opened.upkeep();
+        if is_done(upkeep.left_bytes, upkeep.blocked.is_some() || upkeep.is_paused) {
+            break;
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    line.finish();
+    opened.close().map_err(|error| Failure::pool(&error))
 }
 
 /// Changes the wishes of a pool, mounted or not.

@@ -37,5 +37,6 @@ mod system;
 mod terminal;
 mod transactions;
 mod trim;
+mod tune;
 mod upkeep_mounted;
 mod verbs;

@@ -24,7 +24,10 @@ pub struct MountedFixture(pub Fixture);
 
 impl MountedFixture {
     pub fn new() -> Self {
-        let fixture = Fixture::pool(3, 2, 1, 64);
+        MountedFixture::of(Fixture::pool(3, 2, 1, 64))
+    }
+
+    pub fn of(fixture: Fixture) -> Self {
         std::fs::create_dir(fixture.path("mnt")).expect("a new directory");
         fixture.run(["mount", "pool", "mnt"]).succeeded();
         MountedFixture(fixture)

@@ -16,6 +16,8 @@
 mod bounded;
 // The calls of block devices.
 mod block;
+// Asks an NVMe drive for its health.
+mod nvme;
 mod open;
 
 use std::fs::File;
@@ -33,6 +35,7 @@ use crate::device::{Device, DeviceError, DeviceInfo, ZoneReport};
 
 use bounded::LateCalls;
 
+pub use nvme::DriveHealth;
 pub use open::OpenError;
 
 /// Bytes in the aligned copy of an unaligned buffer; longer buffers are copied part by part.

@@ -103,7 +103,7 @@ pub enum DeviceState {
 pub(crate) struct Devices {
     set: ArcSwap<DeviceSet>,
     /// Number of devices that may be missing or failed.
-    parity: usize,
+    parity: AtomicUsize,
     /// Number of devices that are missing or take no more writes.
     lost: AtomicUsize,
     /// How often a device was lost since the pool was opened.
@@ -273,7 +273,7 @@ impl Devices {
         let lost = set.members.iter().filter(|m| !m.is_gone && !set.is_written(m)).count();
         Devices {
             set: ArcSwap::from_pointee(set),
-            parity,
+            parity: AtomicUsize::new(parity),
             lost: AtomicUsize::new(lost),
             losses: AtomicUsize::new(0),
             for_reading,
@@ -354,6 +354,11 @@ impl Devices {
             set.is_written(member) && !member.is_leaving && !member.is_joining && !member.is_spare
         };
         set.indexed().filter(|(_, member)| may_take(member)).map(|(index, _)| index).collect()
+    }
+
+    /// Changes the number of devices that may be lost.
+    pub(crate) fn set_parity(&self, parity: usize) {
+        self.parity.store(parity, Relaxed);
     }
 
     /// Number of devices of the table that are missing or no longer written.
@@ -450,7 +455,7 @@ impl Devices {
     /// How long a write waits for its device. Without an end where parity cannot cover the loss of the
     /// device: to wait is better then than to stop writing.
     fn write_limit(&self) -> Option<TimeLimit> {
-        let devices_max = self.parity.saturating_sub(self.lost.load(Relaxed));
+        let devices_max = self.parity.load(Relaxed).saturating_sub(self.lost.load(Relaxed));
         (devices_max > 0).then_some(TimeLimit { wait_max: WRITE_WAIT_MAX, devices_max })
     }
 

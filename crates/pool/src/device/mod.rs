@@ -10,6 +10,8 @@ pub(crate) mod counters;
 pub(crate) mod devices;
 // Chooses the zone size of a pool and the shape of a segment.
 pub(crate) mod geometry;
+// Counts the zones that are kept free for the columns of lost devices.
+mod spare_space;
 // Finds zones that no stripe can use, and what would make them usable.
 pub(crate) mod stranded;
 // Discards free zones of devices.

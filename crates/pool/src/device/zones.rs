@@ -300,9 +300,10 @@ impl Zones {
         segments_that_fit(&free, width as u64)
     }
 
-    /// The bulk segments that fit into free zones. The last free zone of each device is left out.
-    pub(crate) fn plan(&self, widths: Widths, candidates: &[DeviceIndex]) -> Plan {
-        let free = |d: &DeviceIndex| (self.free_on(*d) as u64).saturating_sub(KEPT_ZONES);
+    /// The bulk segments that fit into free zones. The last free zone of each device is left out, and `spare`
+    /// more (`spare_space`).
+    pub(crate) fn plan(&self, widths: Widths, candidates: &[DeviceIndex], spare: u64) -> Plan {
+        let free = |d: &DeviceIndex| (self.free_on(*d) as u64).saturating_sub(KEPT_ZONES + spare);
         Plan::of(&candidates.iter().map(free).collect::<Vec<u64>>(), widths)
     }
 
@@ -312,8 +313,9 @@ impl Zones {
         widths: Widths,
         candidates: &[DeviceIndex],
         rotation: u64,
+        spare: u64,
     ) -> Option<Vec<TakenZone>> {
-        let width = self.plan(widths, candidates).next_width()?;
+        let width = self.plan(widths, candidates, spare).next_width()?;
         self.take(usize::try_from(width).expect("no wider than the candidates"), candidates, rotation)
     }
 
@@ -595,21 +597,21 @@ mod tests {
         #[test]
         fn bulk_segments_are_those_of_the_first_plan(
             counts in proptest::collection::vec(2u32..12, 1..7),
-            parity in 0u64..3, data in 1u64..5, narrower in 0u64..3,
+            parity in 0u64..3, data in 1u64..5, narrower in 0u64..3, spare in 0u64..3,
         ) {
             let least = parity + data.saturating_sub(narrower).max(1);
             let widths = Widths { least, most: parity + data, parity };
             let mut zones = Zones::new(&counts, 3);
             let all = devices(u16::try_from(counts.len()).unwrap());
-            let mut promised = zones.plan(widths, &all);
+            let mut promised = zones.plan(widths, &all, spare);
             let mut rotation = 0;
-            while let Some(taken) = zones.take_bulk(widths, &all, rotation) {
+            while let Some(taken) = zones.take_bulk(widths, &all, rotation, spare) {
                 rotation += 1;
                 let distinct: BTreeSet<_> = taken.iter().map(|z| z.device).collect();
                 proptest::prop_assert_eq!(distinct.len(), taken.len());
                 promised.segments -= 1;
                 promised.columns -= taken.len() as u64;
-                proptest::prop_assert_eq!(zones.plan(widths, &all), promised);
+                proptest::prop_assert_eq!(zones.plan(widths, &all, spare), promised);
             }
             proptest::prop_assert_eq!(promised, Plan::default());
             let free = all.iter().zip(&counts).filter(|(_, count)| **count > 2).map(|(d, _)| zones.free_on(*d));

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use warpfire_env::{AlignedBuf, Device, DeviceError, Random, Timestamp};
 use warpfire_format::Uuid;
-use warpfire_format::root::{DEVICES_MAX, DeviceEntry, DeviceUse, PoolLabel, RootPoint, ZONE_BLOCKS_MIN};
+use warpfire_format::root::{
+    DEVICES_MAX, DeviceEntry, DeviceUse, PoolLabel, RootPoint, RootWishes, ZONE_BLOCKS_MIN,
+};
 use warpfire_format::segment::SegmentKind;
 use warpfire_units::{BLOCK_BYTES, COLUMNS_MAX, PARITY_MAX};
 
@@ -75,6 +77,7 @@ impl Pool {
             uuid: random_uuid(random),
             data: options.data,
             parity: options.parity,
+            wishes: RootWishes::NONE,
             zone_blocks,
             epoch: 1,
             epoch_of_roots: 0,

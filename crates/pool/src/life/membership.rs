@@ -146,7 +146,8 @@ impl Pool {
         let was_spare = std::mem::take(&mut entry.is_spare);
         let stays = |e: &&DeviceEntry| e.state != DeviceUse::Gone && !e.is_leaving && !e.is_spare;
         let staying = table.iter().filter(stays).count();
-        let width = usize::from(inner.data) + usize::from(inner.parity);
+        let (data, parity) = inner.shape.get();
+        let width = usize::from(data) + usize::from(parity);
         if is_leaving && staying < width {
             return Err(MembershipError::TooFew { staying, width }.into());
         }
@@ -539,7 +540,7 @@ impl Inner {
         let is_other = |other: &&DeviceIndex| **other != device;
         let others = self.devices.all_writable().iter().filter(is_other).count();
         let lost = self.devices.lost_count() + usize::from(self.devices.writable(device));
-        let parity = usize::from(self.parity);
+        let parity = usize::from(self.shape.parity());
         if others == 0 || (others <= parity && lost > parity) {
             return Err(MembershipError::LastDevices { device, others });
         }

@@ -22,5 +22,6 @@ pub(crate) mod resilver;
 pub(crate) mod roots;
 // Finds out which devices belong together, without opening their pool.
 pub(crate) mod scan;
+pub(crate) mod tune;
 // Walks the stripes of a segment that was open at a crash.
 pub(crate) mod walk_open_segment;

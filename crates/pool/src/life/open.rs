@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use warpfire_env::{Device, PlantedBug, Random, RankedMutex, RankedRwLock, is_planted};
-use warpfire_format::root::{DeviceEntry, DeviceUse, RootHeader};
+use warpfire_format::root::{DeviceEntry, DeviceUse, RootHeader, RootWishes};
 use warpfire_format::{Corrupt, Uuid};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, ZoneIndex};
 
@@ -28,6 +28,7 @@ use crate::error::{DeviceSetError, MembershipError, PoolError};
 use crate::life::find_roots::{DeviceRoots, FoundRoot, find_roots, read_body, unsupported_root};
 use crate::life::history::{age, earlier_with, is_diverged};
 use crate::life::roots::{Root, RootEnd, Roots, random_session};
+use crate::life::tune::PoolShape;
 use crate::pool::{Inner, Pool};
 use crate::read::checksums::Checksums;
 use crate::segment::pool_segment::Codes;
@@ -37,6 +38,7 @@ pub(crate) struct PoolIdentity {
     pub uuid: Uuid,
     pub data: u16,
     pub parity: u8,
+    pub wishes: RootWishes,
     pub zone_blocks: u32,
     pub epoch: u32,
     /// The latest epoch of a root.
@@ -213,6 +215,7 @@ impl Pool {
             uuid: header.pool,
             data: header.data,
             parity: header.parity,
+            wishes: header.wishes,
             zone_blocks: header.zone_blocks,
             epoch,
             epoch_of_roots: epoch_max,
@@ -258,8 +261,8 @@ impl Pool {
         let zone_counts: Vec<u32> = i.table.iter().map(zones_of).collect();
         let inner = Inner {
             uuid: i.uuid,
-            data: i.data,
-            parity: i.parity,
+            shape: PoolShape::new(i.data, i.parity),
+            wishes: RankedMutex::new(i.wishes),
             zone_blocks: i.zone_blocks,
             epoch: AtomicU32::new(i.epoch),
             epoch_of_roots: i.epoch_of_roots,

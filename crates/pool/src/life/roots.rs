@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use warpfire_env::{AlignedBuf, PlantedBug, Random, is_planted};
 use warpfire_format::crc32c;
 use warpfire_format::root::{
-    DeviceEntry, EarlierSession, PoolLabel, RootHeader, RootPoint, encode_body, table_bytes,
+    DEVICES_MAX, DeviceEntry, EarlierSession, PoolLabel, RootHeader, RootPoint, encode_body, table_bytes,
 };
 use warpfire_format::root_copy::{self, ROOT_COPY_HEAD_BYTES_MAX};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, ZoneIndex};
@@ -213,11 +213,27 @@ impl Inner {
         payload: Vec<u8>,
         is_inherited: bool,
     ) -> Result<(), PoolError> {
+        self.append_root_wanting(roots, payload, is_inherited, COPIES)
+    }
+
+    /// As `append_root`, on every device that takes writes.
+    pub(crate) fn append_root_to_all(&self, roots: &mut Roots, payload: Vec<u8>) -> Result<(), PoolError> {
+        self.append_root_wanting(roots, payload, false, DEVICES_MAX)
+    }
+
+    /// As `append_root`, on so many devices if they take writes.
+    fn append_root_wanting(
+        &self,
+        roots: &mut Roots,
+        payload: Vec<u8>,
+        is_inherited: bool,
+        copies: usize,
+    ) -> Result<(), PoolError> {
         // Ends: each further round has fewer devices.
         loop {
             // Before the table of the root is made: a device that is lost later counts as not recorded.
             let losses = self.devices.losses();
-            self.append_root_once(roots, &payload, is_inherited)?;
+            self.append_root_once(roots, &payload, is_inherited, copies)?;
             if self.devices.losses() == losses {
                 self.losses_recorded.swap(losses, AcqRel);
                 self.last_root.store(roots.sequence, Relaxed);
@@ -228,7 +244,13 @@ impl Inner {
         }
     }
 
-    fn append_root_once(&self, roots: &mut Roots, payload: &[u8], inherited: bool) -> Result<(), PoolError> {
+    fn append_root_once(
+        &self,
+        roots: &mut Roots,
+        payload: &[u8],
+        inherited: bool,
+        copies: usize,
+    ) -> Result<(), PoolError> {
         // The root may refer to anything written so far, so all of it must be durable before the root is
         // written.
         if !is_planted(PlantedBug::RootBeforeFlush) {
@@ -238,13 +260,14 @@ impl Inner {
         // Other devices each time a root zone is full, so that the wear of root zones spreads.
         let turn = (roots.sequence / u64::from(RECORDS_MAX)) % candidates.len().max(1) as u64;
         candidates.rotate_left(usize::try_from(turn).expect("a number of devices"));
-        let wanted = COPIES.max(usize::from(self.parity) + 1);
+        let parity = usize::from(self.shape.parity());
+        let wanted = copies.max(parity + 1);
         let copies = self.write_copies(roots, payload, inherited, &candidates, wanted)?;
         // m+1 copies: an open may miss m devices and must still find this root. If fewer devices take writes,
         // all of them must hold it: more copies are not possible.
         let is_on_all_writable = copies == self.devices.all_writable().len();
-        let enough = copies > usize::from(self.parity)
-            || (copies > 0 && is_on_all_writable && self.devices.lost_count() <= usize::from(self.parity));
+        let enough =
+            copies > parity || (copies > 0 && is_on_all_writable && self.devices.lost_count() <= parity);
         if enough { Ok(()) } else { Err(self.failed()) }
     }
 
@@ -293,7 +316,7 @@ impl Inner {
 
     /// Whether a root cannot be on m + 1 devices now.
     fn is_narrow(&self) -> bool {
-        self.devices.all_writable().len() <= usize::from(self.parity)
+        self.devices.all_writable().len() <= usize::from(self.shape.parity())
     }
 
     /// Brings a device table to what the root at `point` says. `holds`: the devices with a root of this
@@ -361,9 +384,10 @@ impl Inner {
         is_inherited: bool,
         is_narrow: bool,
     ) -> RootHeader {
+        let (data, parity) = self.shape.get();
         RootHeader {
-            data: self.data,
-            parity: self.parity,
+            data,
+            parity,
             device: DeviceIndex(0),
             device_uuid: roots.table.first().expect("a pool has a device").uuid,
             device_count: u16::try_from(roots.table.len()).expect("the table's length fits its field"),
@@ -377,6 +401,7 @@ impl Inner {
             write_features: 0,
             label: roots.label,
             config_version: roots.config_version,
+            wishes: *self.wishes.lock(),
             session: roots.session,
             is_inherited,
             is_narrow,

@@ -46,7 +46,10 @@ impl Pool {
             let taken = match stream.kind() {
                 SegmentKind::Bulk => {
                     let widths = inner.widths(devices.len());
-                    inner.take_zones(|zones| zones.take_bulk(widths, &devices, id.get()))
+                    inner.take_zones(|zones| {
+                        let spare = inner.spare_zones(zones, &devices);
+                        zones.take_bulk(widths, &devices, id.get(), spare)
+                    })
                 }
                 SegmentKind::Mirror => {
                     let width = usize::from(data) + usize::from(parity);

@@ -135,5 +135,22 @@ fn refuse_too_few(pool: &StatusReport, device: &Path) -> Result<(), Failure> {
         pool.data,
         pool.parity
     ))
-    .hint("add another device first with 'warpfire device add'"))
+    .hint(ways_out(pool, device, stays)))
+}
+
+/// What to do where too few devices would stay, with the bytes that each way writes.
+fn ways_out(pool: &StatusReport, device: &Path, stays: usize) -> String {
+    let narrower = u64::try_from(stays).map_or(0, |stays| stays.saturating_sub(pool.parity.into()));
+    if narrower == 0 {
+        return "add another device first with 'warpfire device add'".to_owned();
+    }
+    let moved = Size(named(pool, device).map_or(0, |device| used_bytes(pool, device)));
+    let live = pool.space.live_bytes;
+    let rewritten = Size(live + live * u64::from(pool.parity) / narrower);
+    format!(
+        "put another one in its place with 'warpfire device replace' (at most {moved} are written), add one first with \
+         'warpfire device add', or run 'warpfire tune POOL --data {narrower} --parity {}' and this command again \
+         (all data is rewritten, {rewritten})",
+        pool.parity
+    )
 }

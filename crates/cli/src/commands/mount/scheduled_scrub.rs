@@ -88,7 +88,8 @@ fn next_step(wishes: &UpkeepWishes, round: Option<ScrubRound>, now: Timestamp, m
 
 /// Whether a scrub waits for this work. It does not wait for work that waits itself.
 fn waits_for(upkeep: &Upkeep) -> bool {
-    upkeep.blocked.is_none() && upkeep.work.iter().any(|work| work.reason != UpkeepReason::Leave)
+    let is_urgent = |reason| matches!(reason, UpkeepReason::Risk | UpkeepReason::Rot);
+    upkeep.blocked.is_none() && upkeep.work.iter().any(|work| is_urgent(work.reason))
 }
 
 /// Verifies segments until the scrub stands or ends, or waits. `false`: the thread is to end.

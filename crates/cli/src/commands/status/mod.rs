@@ -15,6 +15,7 @@ use super::pool;
 use super::tally::Tally;
 use crate::location::{POOL_VARIABLE, PoolName};
 
+mod drive;
 mod errors;
 mod health;
 mod report;
@@ -61,6 +62,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if args.check {
         return Ok(ExitCode::from(report.health.exit_code()));
     }
+    let report = report.with_drives();
     if is_json() { print_json(&report) } else { print(report.in_words()) }?;
     Ok(ExitCode::SUCCESS)
 }

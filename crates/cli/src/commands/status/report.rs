@@ -1,10 +1,11 @@
 //! The output of `warpfire status`, as text and as JSON.
 
+use super::drive::DriveReport;
 use super::errors::{self, ErrorReport};
 use super::health::HealthReport;
 use super::upkeep::UpkeepReport;
 use serde::{Deserialize, Serialize};
-use warpfire::{DeviceState, SpaceInfo, StateAge, Stats, Warpfire};
+use warpfire::{DataGuarantee, DeviceState, SpaceInfo, StateAge, Stats, Warpfire};
 use warpfire_terminal::{Columns, Size, counted, grouped, quoted};
 
 /// The status of a pool.
@@ -24,6 +25,15 @@ pub struct StatusReport {
     pub data: u16,
     /// Parity devices of a stripe.
     pub parity: u8,
+    /// Whether older data is rewritten in this shape.
+    #[serde(default)]
+    pub converts: bool,
+    /// The space of so many devices is kept free, for the data of lost devices.
+    #[serde(default)]
+    pub spare_space: u16,
+    /// How much of the data may lose how many devices, the fewest first.
+    #[serde(default)]
+    pub guarantees: Vec<GuaranteeReport>,
     /// Bytes of a zone.
     pub zone_bytes: u64,
     /// `whole`, `degraded` if devices are missing or have failed, or `lost` if they are more than parity
@@ -60,6 +70,15 @@ pub struct StatusReport {
     /// The last requests on the mount that have met damage, since the pool was mounted.
     #[serde(default)]
     pub errors: Vec<ErrorReport>,
+}
+
+/// Data that may lose equally many devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GuaranteeReport {
+    /// How many more devices may be lost; `null` if it has lost more than parity covers.
+    pub losses_left: Option<u8>,
+    /// Bytes of files and tables.
+    pub bytes: u64,
 }
 
 /// Ended transactions since the pool was opened.
@@ -113,6 +132,9 @@ pub struct DeviceReport {
     pub errors_ever: u64,
     #[serde(default)]
     pub bad_blocks_ever: u64,
+    /// What its drive says about its own health: an NVMe drive to root, others where smartctl is installed.
+    #[serde(default)]
+    pub drive: Option<DriveReport>,
 }
 
 /// Use of the space of a pool.
@@ -185,6 +207,10 @@ impl StatusReport {
         let (stats, health) = (pool.stats(), pool.health());
         let mut report = StatusReport::of(&stats, pool.space().ok(), mounted_at);
         report.health = HealthReport::new(&health, &stats);
+        let (tuning, guarantees) = (pool.tuning(), pool.guarantees().into_iter());
+        (report.converts, report.spare_space) = (tuning.convert, tuning.spare_space);
+        let guarantee = |g: DataGuarantee| GuaranteeReport { losses_left: g.losses_left, bytes: g.bytes };
+        report.guarantees = guarantees.map(guarantee).collect();
         report.upkeep = UpkeepReport::new(&pool.upkeep(), &pool.upkeep_wishes(), pool.scrub_round());
         for device in &mut report.devices {
             let Some(known) = health.devices.get(usize::from(device.index)) else { continue };
@@ -212,6 +238,9 @@ impl StatusReport {
             read_only: false,
             data: stats.data,
             parity: stats.parity,
+            converts: false,
+            spare_space: 0,
+            guarantees: Vec::new(),
             zone_bytes: stats.zone_bytes,
             state: state.to_owned(),
             state_age: age_word(stats.state_age).to_owned(),
@@ -298,6 +327,7 @@ impl StatusReport {
                 Size(retired_bytes)
             );
         }
+        text += &self.drives();
         text += &self.stranded();
         let written = &self.written;
         text += &format!(
@@ -326,6 +356,7 @@ impl StatusReport {
                 self.damaged_segments,
             );
         }
+        text += &self.guarantees_in_words();
         text += &self.upkeep.in_words();
         let TransactionCounts { commits, replays, conflicts } = self.transactions;
         if commits > 0 || conflicts > 0 {
@@ -338,6 +369,25 @@ impl StatusReport {
         }
         text += &errors::in_words(&self.errors);
         text
+    }
+
+    /// The report with what the drives say. They are asked by this process, and not by the server of the pool: one
+    /// that hangs keeps nobody else waiting.
+    #[must_use]
+    pub fn with_drives(mut self) -> Self {
+        for device in &mut self.devices {
+            device.drive = device.name.as_ref().and_then(|name| DriveReport::of_device(name.as_ref()));
+        }
+        self
+    }
+
+    /// A line for each drive that says something.
+    fn drives(&self) -> String {
+        let line = |device: &DeviceReport| {
+            let drive = device.drive.as_ref()?;
+            Some(format!("drive         {}: {}\n", device.label(), drive.in_words()))
+        };
+        self.devices.iter().filter_map(line).collect()
     }
 
     /// A line for each device with bytes that no stripe can use, and what would make them usable. Less than
@@ -354,6 +404,29 @@ impl StatusReport {
             lines += &format!("              {devices} of {} would make it usable\n", Size(more.size_bytes));
         }
         lines
+    }
+
+    /// How many devices may be lost for which part of the data, where that differs.
+    fn guarantees_in_words(&self) -> String {
+        let mut text = String::new();
+        let all_bytes: u64 = self.guarantees.iter().map(|guarantee| guarantee.bytes).sum();
+        if self.guarantees.len() > 1 {
+            let part = |guarantee: &GuaranteeReport| {
+                let percent = u128::from(guarantee.bytes) * 100 / u128::from(all_bytes.max(1));
+                let may_be_lost = match guarantee.losses_left {
+                    None => "damaged".to_owned(),
+                    Some(left) => format!("{left} may be lost"),
+                };
+                format!("{may_be_lost}: {} ({percent} %)", Size(guarantee.bytes))
+            };
+            let parts: Vec<String> = self.guarantees.iter().rev().map(part).collect();
+            text += &format!("redundancy    {}\n", parts.join("; "));
+        }
+        if self.spare_space > 0 {
+            let devices = counted(self.spare_space.into(), "device", "devices");
+            text += &format!("kept free     the space of {devices}, for the data of lost ones\n");
+        }
+        text
     }
 
     fn redundancy(&self) -> String {
@@ -446,6 +519,7 @@ impl DeviceReport {
             checksum_errors: counters.checksum_errors,
             errors_ever: 0,
             bad_blocks_ever: 0,
+            drive: None,
         }
     }
 }

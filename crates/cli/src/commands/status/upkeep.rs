@@ -15,8 +15,8 @@ const SECOND_NANOS: u64 = 1_000_000_000;
 pub struct UpkeepReport {
     /// Segments to rebuild, those that can lose the fewest devices first.
     pub at_risk: Vec<RiskReport>,
-    /// The same segments by reason: `risk` (a column is lost), `rot` (a block does not verify) or `leave` (a
-    /// column is on a device that leaves the pool or shrinks).
+    /// The same segments by reason: `risk` (a column is lost), `rot` (a block does not verify), `leave` (a
+    /// column is on a device that leaves the pool or shrinks) or `shape` (it is converted).
     #[serde(default)]
     pub work: Vec<WorkReport>,
     /// Why some of them have to wait.
@@ -223,6 +223,7 @@ impl WorkReport {
             UpkeepReason::Risk => "risk",
             UpkeepReason::Rot => "rot",
             UpkeepReason::Leave => "leave",
+            UpkeepReason::Shape => "shape",
         };
         WorkReport { reason: reason.to_owned(), segments: work.segments, bytes: work.bytes }
     }

@@ -24,6 +24,7 @@ use crate::commands::snapshot::{
 };
 use crate::commands::status::{ErrorReport, StatusReport};
 use crate::commands::trim::TrimOutput;
+use crate::commands::tune::{TuneOrder, tune_in};
 use crate::commands::upkeep::{WishOrder, wish_in};
 
 /// Memory for the names of damaged files, beside the caches of the server.
@@ -92,6 +93,15 @@ impl ServedPool {
         self.check_writable()?;
         wish_in(&self.pool, order)?;
         Ok(Answer::Wished)
+    }
+
+    /// Changes the shape of new data, or plans that.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); the devices do not allow the shape.
+    pub fn tune(&self, order: TuneOrder) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        Ok(Answer::Tuned(tune_in(&self.pool, order)?))
     }
 
     /// Names the pool.

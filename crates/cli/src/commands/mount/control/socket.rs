@@ -224,6 +224,7 @@ impl ControlSocket {
             Ok(Request::Status) => Ok(pool.status()),
             // Beside a scrub or a removal, which may take hours.
             Ok(Request::Wish(order)) => pool.wish(order),
+            Ok(Request::Tune(order)) => pool.tune(order),
             Ok(Request::Trim) => self.work(stream, number, &mut unsent, |client| pool.trim(client)),
             Ok(Request::AddDevice(order)) => {
                 self.work(stream, number, &mut unsent, |_| pool.add_device(&order))

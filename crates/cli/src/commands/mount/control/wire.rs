@@ -21,6 +21,7 @@ use crate::commands::scrub::{ScrubAnswer, ScrubProgress};
 use crate::commands::snapshot::{DiffOrder, RuleAnswer, RuleOrder, WireRollback, WireSnapshot};
 use crate::commands::status::StatusReport;
 use crate::commands::trim::TrimOutput;
+use crate::commands::tune::{TuneOrder, TunedPool};
 use crate::commands::upkeep::WishOrder;
 
 /// The version of requests and answers.
@@ -99,6 +100,8 @@ pub enum Request {
     TakeOnline(OnlineOrder),
     /// Change the wishes of the pool.
     Wish(WishOrder),
+    /// Change the shape of new data, or plan that.
+    Tune(TuneOrder),
     /// Wait for the end of the mount. The first answer is `awaiting`, at once.
     AwaitEnd,
     /// Verify everything, and repair what parity covers.
@@ -143,6 +146,8 @@ pub enum Answer {
     },
     /// The wishes are changed.
     Wished,
+    /// The shape is changed, or planned.
+    Tuned(TunedPool),
     /// The pool has its name.
     Labelled,
     /// Segments that are left on a device that is removed, or behind its new end.

@@ -1,0 +1,180 @@
+//! Devices that are lost, one or more, and one that comes back.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use warpfire::{Pool, Warpfire};
+
+use super::bench_pool::{
+    FILE_MIB, MIB, Outcome, content, images, make, now_nanos, plugged, remove, seconds_since, show, verify,
+    wait,
+};
+
+/// Segments to rebuild that may lose so many devices.
+fn at_risk(fs: &Warpfire, left: usize) -> u64 {
+    fs.upkeep().at_risk.iter().filter(|risk| risk.left == left).map(|risk| risk.segments).sum()
+}
+
+fn is_rebuilt(fs: &Warpfire, losses: usize) -> bool {
+    fs.stats().lost_devices() == losses && fs.upkeep().at_risk.is_empty() && fs.upkeep().waits_for.is_empty()
+}
+
+/// Reads something of every segment, so that the pool meets the losses.
+fn meet(fs: &Warpfire, files: u64) -> Outcome<()> {
+    fs.write("/meets", b"the loss")?;
+    fs.sync()?;
+    (0..files).step_by(8).try_for_each(|file| fs.read(format!("/{file}")).map(drop))?;
+    Ok(())
+}
+
+/// Case 2: no segment with one loss is touched while one with two is left, and a third device may be lost once none
+/// is left.
+pub fn two_and_a_third(directory: &Path, mib: u64) -> Outcome<()> {
+    let images = images(directory, 8);
+    let files = mib / FILE_MIB;
+    let options = Pool::options().data(4).parity(2).size_bytes((mib * MIB).max(256 * MIB)).zone_bytes(MIB);
+    make(&options, &images, files)?;
+    let (fs, plugs) = plugged(&images)?;
+    plugs[0].pull();
+    meet(&fs, files)?;
+    // Ten seconds in the issue, in which a pool of this size is rebuilt: the second follows at once.
+    plugs[1].pull();
+    meet(&fs, files)?;
+    wait("two losses are known", || fs.stats().lost_devices() == 2 && at_risk(&fs, 0) > 0)?;
+    let (mut twice, mut once, mut touched) = (at_risk(&fs, 0), at_risk(&fs, 1), 0);
+    let of_two = twice;
+    while twice > 0 {
+        let now = at_risk(&fs, 1);
+        let twice_now = at_risk(&fs, 0);
+        // A segment with two losses that gets one column back has one loss: the others must not become fewer.
+        if twice_now > 0 && now < once {
+            touched += once - now;
+        }
+        (once, twice) = (now, twice_now);
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+    show(
+        2,
+        touched == 0,
+        &format!("{of_two} segments with two losses; {touched} with one were touched before"),
+    );
+    wait("no segment has two losses", || fs.stats().losses_left.is_some_and(|left| left > 0))?;
+    plugs[2].pull();
+    meet(&fs, files)?;
+    verify(&fs, files)?;
+    show(2, true, "a third device is lost: every byte is read");
+    let seconds = wait("everything is rebuilt", || is_rebuilt(&fs, 3))?;
+    verify(&fs, files)?;
+    let left = fs.stats().losses_left;
+    show(2, left == Some(2), &format!("rebuilt {seconds:.1} s later, {left:?} more may be lost"));
+    drop(fs);
+    remove(&images);
+    Ok(())
+}
+
+/// Seconds from the first look until a pool that has lost a device is rebuilt, and the MiB read for it.
+fn rebuild_time(directory: &Path, device_bytes: u64, files: u64) -> Outcome<(f64, f64)> {
+    let images = images(directory, 8);
+    let options = Pool::options().data(4).parity(2).size_bytes(device_bytes);
+    make(&options, &images, files)?;
+    std::fs::remove_file(&images[0])?;
+    let start_nanos = now_nanos();
+    let fs = Pool::options().spare_after(Duration::ZERO).open(&images[1..])?;
+    let opened = seconds_since(start_nanos);
+    wait("the loss is known", || fs.upkeep().waits_for.is_empty() && (files == 0 || at_risk(&fs, 1) > 0))?;
+    let due_nanos = now_nanos();
+    wait("everything is rebuilt", || is_rebuilt(&fs, 1))?;
+    let seconds = opened + seconds_since(due_nanos);
+    let read_bytes = fs.stats().counters().read_bytes;
+    verify(&fs, files)?;
+    drop(fs);
+    remove(&images);
+    Ok((seconds, read_bytes as f64 / MIB as f64))
+}
+
+/// Case 3: what is not used costs no time.
+pub fn sparse(directory: &Path, mib: u64) -> Outcome<()> {
+    let tib_device = (1 << 40) / 8;
+    let (empty, read) = rebuild_time(directory, tib_device, 0)?;
+    show(3, empty < 1.0, &format!("1 TiB, empty: {empty:.2} s, {read:.0} MiB read (bound: 1 s)"));
+    let (full, full_read) = rebuild_time(directory, tib_device, 8 * mib / FILE_MIB / 8)?;
+    let (small, small_read) = rebuild_time(directory, tib_device, mib / FILE_MIB / 8)?;
+    let part = small_read / full_read;
+    show(
+        3,
+        part < 1.5 / 8.0,
+        &format!(
+            "1 TiB with {} MiB: {small:.2} s, {small_read:.0} MiB read; with {mib} MiB: {full:.2} s, {full_read:.0} MiB \
+             read: {part:.3} of it (bound: 1/8 within 1.5)",
+            mib / 8
+        ),
+    );
+    Ok(())
+}
+
+/// Case 4: a device gets the columns that were open when it left, and nothing of what was written without it.
+pub fn away_and_back(directory: &Path, mib: u64) -> Outcome<()> {
+    let images = images(directory, 8);
+    let options = Pool::options().data(4).parity(2).size_bytes((mib * MIB).max(256 * MIB));
+    make(&options, &images, 8)?;
+    let fs = Pool::options().open(&images)?;
+    let (ended, written) = (AtomicBool::new(false), AtomicU64::new(8));
+    let (missed_segments, missed_bytes, seconds) = std::thread::scope(|scope| -> Outcome<_> {
+        let writer = scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) && written.load(Ordering::Relaxed) < mib / FILE_MIB {
+                let file = written.load(Ordering::Relaxed);
+                if fs.write(format!("/{file}"), content(file)).is_ok() {
+                    written.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        wait("files are written", || written.load(Ordering::Relaxed) >= 10)?;
+        fs.take_offline(3)?;
+        wait("files are written without it", || {
+            written.load(Ordering::Relaxed) >= mib / FILE_MIB - 1 || writer.is_finished()
+        })?;
+        let (segments, bytes) = fs.missed_by(3);
+        let start_nanos = now_nanos();
+        fs.take_online(&images[3])?;
+        wait("the device has what it missed", || {
+            fs.missed_by(3).0 == 0 && fs.stats().losses_left == Some(2)
+        })?;
+        let seconds = seconds_since(start_nanos);
+        ended.store(true, Ordering::Relaxed);
+        Ok((segments, bytes, seconds))
+    })?;
+    let files = written.load(Ordering::Relaxed);
+    // Four streams, each with one open segment.
+    show(
+        4,
+        missed_segments <= 4,
+        &format!(
+            "{} MiB were written without it; it missed a part of {missed_segments} segments, {:.1} MiB (bound: 4 open \
+             segments)",
+            (files - 10) * FILE_MIB,
+            missed_bytes as f64 / MIB as f64
+        ),
+    );
+    show(4, seconds < 10.0, &format!("whole {seconds:.2} s after its return (bound: 10 s)"));
+    fs.close()?;
+    let fs = Pool::options().degraded(true).open([0, 1, 3, 4, 6, 7].map(|n| images[n].clone()))?;
+    verify(&fs, files)?;
+    show(4, true, "two others are lost: every byte is read");
+    drop(fs);
+    remove(&images);
+    Ok(())
+}
+
+/// Writes files that `verify` knows, beside the case, until it has ended.
+pub fn write_beside(fs: &Warpfire, first: u64, most: u64, ended: &AtomicBool) -> u64 {
+    let mut count = 0;
+    while !ended.load(Ordering::Relaxed) && count < most {
+        let file = first + count;
+        if fs.write(format!("/{file}"), content(file)).is_err() {
+            break;
+        }
+        count += 1;
+    }
+    count
+}

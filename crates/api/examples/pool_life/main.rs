@@ -1,0 +1,49 @@
+//! The life of a pool on image files: losses, returns, kills and another shape, with counts and their bounds.
+//!
+//! `cargo run --release -p warpfire --example pool_life -- DIRECTORY [CASE...] [--mib N]` runs the cases of that
+//! number, or all, on images in DIRECTORY, which must not hold any; N is the size of the data (256). Each line begins
+//! with the number of its case and says whether the bound holds. `scripts/pool-life` runs it with its peers.
+//!
+//! | case | what happens |
+//! |---|---|
+//! | 2 | two of eight devices are lost one after the other, and then a third |
+//! | 3 | a sparse pool of 1 TiB loses a device, empty and with little data |
+//! | 4 | a device is away while the pool is written, and comes back |
+//! | 5 | devices join, leave and are replaced under load, and the process is killed twenty times in each |
+//! | 7 | a pool of 4 + 2 becomes one of 8 + 3 under load, paused, killed and resumed |
+
+mod bench_pool;
+mod kills;
+mod losses;
+mod shape;
+
+use std::path::PathBuf;
+
+use bench_pool::Outcome;
+
+fn main() -> Outcome<()> {
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|word| word == "--verb") {
+        return kills::run_verb(&arguments[1..]);
+    }
+    let mut mib = 256;
+    if let Some(at) = arguments.iter().position(|word| word == "--mib") {
+        mib = arguments.get(at + 1).ok_or("--mib needs a number")?.parse()?;
+        arguments.drain(at..at + 2);
+    }
+    let directory = PathBuf::from(arguments.first().ok_or("name a directory for the images")?);
+    let chosen: Vec<u32> = arguments[1..].iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
+    for case in [2, 3, 4, 5, 7] {
+        if !chosen.is_empty() && !chosen.contains(&case) {
+            continue;
+        }
+        match case {
+            2 => losses::two_and_a_third(&directory, mib)?,
+            3 => losses::sparse(&directory, mib)?,
+            4 => losses::away_and_back(&directory, mib)?,
+            5 => kills::verbs(&directory, mib.min(64))?,
+            _ => shape::convert(&directory, mib)?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,394 @@
+//! The shape of an open pool, k + m, changed while it is in use.
+//!
+//! # Invariants
+//! 1. A change that the devices or their room do not allow is refused before anything is written
+//!    (`Warpfire::plan_tune`).
+//! 2. What is written after the call has the new shape. Older data gets it only if that is wished, and keeps
+//!    what its own shape covers until then (`warpfire_log`, `shape`).
+
+use rustix::io::Errno;
+use warpfire_log::LogStore;
+use warpfire_pool as pool;
+use warpfire_pool::{MembershipError, PoolError};
+
+use crate::error::ErrorKind;
+use crate::{Error, Result, Warpfire};
+
+/// The shape of new data in a pool, and what it wishes for older data and for free space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Tuning {
+    /// Devices of a stripe that hold data.
+    pub data: u16,
+    /// Devices of a stripe that hold parity: so many may be lost.
+    pub parity: u8,
+    /// Whether older data is rewritten in this shape.
+    pub convert: bool,
+    /// The space of so many devices is kept free, for the data of lost devices.
+    pub spare_space: u16,
+}
+
+/// A change of the shape of a pool, before it is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct TunePlan {
+    /// Segments that have another shape.
+    pub segments: u64,
+    /// Bytes of files and tables in them.
+    pub live_bytes: u64,
+    /// Bytes that are written to devices to rewrite them; 0 if they stay as they are.
+    pub written_bytes: u64,
+    /// Bytes of files and tables that the pool can hold in the new shape.
+    pub capacity_bytes: u64,
+    /// About the bytes that can be written to files when all data has the new shape.
+    pub available_bytes: u64,
+}
+
+/// Bytes of data by the number of devices that may be lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct DataGuarantee {
+    /// How many more devices may be lost without a loss of this data; `None` if parity covers no more.
+    pub losses_left: Option<u8>,
+    /// Bytes of files and tables.
+    pub bytes: u64,
+}
+
+impl Tuning {
+    fn of_pool(&self) -> pool::Tuning {
+        let Tuning { data, parity, convert: converts, spare_space } = *self;
+        pool::Tuning { data, parity, converts, spare_space }
+    }
+}
+
+impl Warpfire {
+    /// The shape of new data, and the wishes.
+    #[must_use]
+    pub fn tuning(&self) -> Tuning {
+        let pool::Tuning { data, parity, converts, spare_space } = self.fs().engine().log().pool().tuning();
+        Tuning { data, parity, convert: converts, spare_space }
+    }
+
+    /// What [`tune`](Warpfire::tune) would do. Nothing is written.
+    ///
+    /// # Errors
+    /// `InvalidInput` if no pool has this shape, or if the pool has too few devices for it; `NoSpace` if its
+    /// data does not fit in this shape.
+    pub fn plan_tune(&self, tuning: &Tuning) -> Result<TunePlan> {
+        let log = self.fs().engine().log();
+        log.pool().check_tuning(tuning.of_pool()).map_err(|error| match error {
+            PoolError::Membership(MembershipError::TooFew { staying, width }) => {
+                let Tuning { data, parity, .. } = tuning;
+                let message = format!("{data}+{parity} needs {width} devices, and the pool has {staying}");
+                Error::invalid(message)
+                    .with_hint("add devices first with 'warpfire device add', or ask for fewer")
+            }
+            other => other.into(),
+        })?;
+        let others = log.other_shapes(tuning.data, tuning.parity);
+        let space = log.space();
+        let capacity_bytes = log.pool().capacity_of(tuning.of_pool());
+        let needed_bytes = space.live_bytes + space.log_bytes + space.reserve_bytes;
+        let live_bytes = others.live_bytes;
+        let parity_bytes = live_bytes * u64::from(tuning.parity) / u64::from(tuning.data);
+        if tuning.convert && others.segments > 0 && capacity_bytes < needed_bytes {
+            let short_mib = (needed_bytes - capacity_bytes).div_ceil(1 << 20);
+            let Tuning { data, parity, .. } = tuning;
+            let message =
+                format!("the data of the pool does not fit as {data}+{parity}: {short_mib} MiB are missing");
+            let error = Error::new(ErrorKind::NoSpace, Errno::NOSPC.raw_os_error(), message);
+            return Err(error.with_hint(
+                "remove files, add a device, or leave out --convert: only new data gets the shape then",
+            ));
+        }
+        Ok(TunePlan {
+            segments: others.segments,
+            live_bytes,
+            written_bytes: if tuning.convert { live_bytes + parity_bytes } else { 0 },
+            capacity_bytes,
+            available_bytes: capacity_bytes.saturating_sub(needed_bytes),
+        })
+    }
+
+    /// Changes the shape of the data that is written from now on, and the wishes for older data and for free
+    /// space, while the pool is in use. With `convert` older data is rewritten in the background
+    /// ([`upkeep`](Warpfire::upkeep)), after the work for lost and damaged columns; another call without it
+    /// ends that. Durable on return. After a crash the pool has the shape before or the new one, and goes on.
+    ///
+    /// ```
+    /// use warpfire::Pool;
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let images = ["a", "b", "c", "d"].map(|name| dir.path().join(name));
+    /// let fs = Pool::options().data(3).parity(1).size_bytes(32 << 20).create(&images)?;
+    /// let mut tuning = fs.tuning();
+    /// (tuning.data, tuning.parity, tuning.convert) = (2, 2, true);
+    /// fs.tune(&tuning)?;
+    /// fs.write("/new", b"two devices may be lost")?;
+    /// tuning.data = 3;
+    /// assert!(fs.tune(&tuning).is_err(), "five devices are needed");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`plan_tune`](Warpfire::plan_tune); `ReadOnly`.
+    pub fn tune(&self, tuning: &Tuning) -> Result<TunePlan> {
+        let plan = self.plan_tune(tuning)?;
+        let log = self.fs().engine().log();
+        self.sync()?;
+        log.tune(tuning.of_pool())?;
+        log.seal_all()?;
+        self.settle_devices()?;
+        Ok(plan)
+    }
+
+    /// Bytes of data by the number of devices that may still be lost, the fewest first.
+    #[must_use]
+    pub fn guarantees(&self) -> Vec<DataGuarantee> {
+        let guarantees = self.fs().engine().log().guarantees().into_iter();
+        guarantees.map(|g| DataGuarantee { losses_left: g.left, bytes: g.live_bytes }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use warpfire_meta::Store;
+    use warpfire_sim_env::{Cut, DeviceSpec, Fault, SimWorld};
+
+    use crate::Pool;
+
+    use super::*;
+
+    const DEVICES: usize = 5;
+    /// Files of the pools in which space must not be the reason to clean, and of those that are cut.
+    const MANY: usize = 32;
+    const FEW: usize = 6;
+
+    fn content(n: usize) -> Vec<u8> {
+        (0..(90 << 10) * (n % 9 + 4)).map(|at| (at / 4096 * 7 + at + n) as u8).collect()
+    }
+
+    fn assert_files(fs: &Warpfire, files: usize, context: &str) {
+        for n in 0..files {
+            let read = fs.read(format!("/{n}")).unwrap_or_else(|e| panic!("{context}: {n}: {e}"));
+            assert!(read == content(n), "{context}: file {n} has other bytes");
+        }
+    }
+
+    fn open(world: &SimWorld, without: &[usize], context: &str) -> Warpfire {
+        let devices = world.devices().into_iter().enumerate();
+        let devices = devices.filter(|(n, _)| !without.contains(n)).map(|(_, device)| device).collect();
+        let options = Pool::options().background(false).degraded(true);
+        options.open_on(devices).unwrap_or_else(|e| panic!("{context}: {e}"))
+    }
+
+    /// A pool of 3 + 1 on five devices, with files in tables.
+    fn pool(seed: u64, files: usize) -> SimWorld {
+        let world = SimWorld::of(seed, DEVICES, &DeviceSpec::append_only("flash", 32 << 20));
+        let options = Pool::options().data(3).parity(1).background(false);
+        let fs = options.create_on(world.devices()).expect("blank devices make a pool");
+        for n in 0..files {
+            fs.write(format!("/{n}"), content(n)).expect("there is room");
+        }
+        fs.close().expect("nothing fails");
+        world
+    }
+
+    fn to(data: u16, parity: u8, convert: bool) -> Tuning {
+        Tuning { data, parity, convert, spare_space: 0 }
+    }
+
+    /// Background work until there is none.
+    fn work(fs: &Warpfire) {
+        let engine = fs.fs().engine();
+        for _ in 0..200 {
+            if !engine.background_step().expect("nothing fails") {
+                break;
+            }
+        }
+        engine.checkpoint().expect("nothing fails");
+        fs.sync().expect("nothing fails");
+    }
+
+    fn shape_work(fs: &Warpfire) -> u64 {
+        let work = fs.upkeep().work;
+        work.iter().filter(|w| w.reason == crate::UpkeepReason::Shape).map(|w| w.segments).sum()
+    }
+
+    fn least(fs: &Warpfire) -> Option<u8> {
+        fs.guarantees().first().expect("the pool holds data").losses_left
+    }
+
+    #[test]
+    fn new_data_has_the_new_shape_at_once_and_older_data_when_it_is_wished() {
+        let world = pool(61, MANY);
+        let fs = open(&world, &[], "first");
+        let plan = fs.tune(&to(2, 2, false)).expect("five devices are enough");
+        assert!(plan.segments > 0 && plan.written_bytes == 0, "{plan:?}");
+        fs.write("/new", vec![7; 1 << 20]).expect("there is room");
+        fs.sync().expect("nothing fails");
+        let both: BTreeSet<Option<u8>> = fs.guarantees().iter().map(|g| g.losses_left).collect();
+        assert_eq!(both, BTreeSet::from([Some(1), Some(2)]), "each segment keeps its own shape");
+        assert_eq!((shape_work(&fs), fs.stats().damaged_segments), (0, 0), "nothing is wished for the older");
+        work(&fs);
+        assert_eq!(least(&fs), Some(1), "nothing was rewritten");
+
+        let plan = fs.tune(&to(2, 2, true)).expect("there is room");
+        assert!(plan.written_bytes >= 2 * plan.live_bytes, "{plan:?}");
+        assert!(shape_work(&fs) > 0);
+        work(&fs);
+        assert_eq!((shape_work(&fs), least(&fs), fs.stats().losses_left), (0, Some(2), Some(2)));
+        fs.close().expect("nothing fails");
+        for one in 0..DEVICES {
+            for other in 0..one {
+                let context = format!("without {one} and {other}");
+                let fs = open(&world.fork(), &[one, other], &context);
+                assert_files(&fs, MANY, &context);
+            }
+        }
+    }
+
+    #[test]
+    fn a_conversion_is_paused_goes_on_after_a_crash_and_is_cancelled() {
+        let world = pool(62, MANY);
+        let fs = open(&world, &[], "first");
+        fs.tune(&to(2, 2, true)).expect("there is room");
+        let mut wishes = fs.upkeep_wishes();
+        wishes.is_paused = true;
+        fs.set_upkeep_wishes(&wishes).expect("nothing fails");
+        let assert_paused = |fs: &Warpfire| {
+            work(fs);
+            let moved_bytes = fs.fs().engine().log().upkeep_limit().moved_bytes();
+            // Some segments are cleaned for their space.
+            assert!(moved_bytes == 0 && shape_work(fs) > 3, "{moved_bytes} bytes are converted");
+        };
+        assert_paused(&fs);
+        let crashed = world.cut(&Cut::LoseAll);
+        drop(fs);
+        let fs = open(&crashed, &[], "after the crash");
+        assert_eq!(fs.tuning(), to(2, 2, true));
+        assert_paused(&fs);
+        // Another call takes the wish back.
+        fs.tune(&to(2, 2, false)).expect("nothing fails");
+        wishes.is_paused = false;
+        fs.set_upkeep_wishes(&wishes).expect("nothing fails");
+        work(&fs);
+        assert_eq!((shape_work(&fs), least(&fs)), (0, Some(1)));
+        fs.tune(&to(2, 2, true)).expect("nothing fails");
+        work(&fs);
+        assert_eq!((shape_work(&fs), least(&fs)), (0, Some(2)));
+        assert_files(&fs, MANY, "converted");
+    }
+
+    #[test]
+    fn a_shape_that_devices_or_room_do_not_allow_is_refused_and_changes_nothing() {
+        let world = pool(63, FEW);
+        let fs = open(&world, &[], "first");
+        let before = fs.tuning();
+        for wrong in [to(4, 2, false), to(0, 1, false), to(1, 9, false)] {
+            let refused = fs.tune(&wrong).expect_err("the devices do not allow it");
+            assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+        }
+        let mut n = 0;
+        while fs.write(format!("/more{n}"), vec![n as u8; 1 << 20]).is_ok() {
+            n += 1;
+        }
+        let refused = fs.tune(&to(1, 4, true)).expect_err("the data does not fit");
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        assert_eq!(fs.tuning(), before);
+        fs.tune(&to(1, 4, false)).expect("new data may have the shape");
+    }
+
+    #[test]
+    fn the_power_fails_at_each_moment_of_a_conversion() {
+        let mut world = pool(64, FEW);
+        let fs = open(&world, &[], "before");
+        world.record();
+        let convert = |fs: &Warpfire| {
+            fs.tune(&to(2, 2, true)).expect("there is room");
+            work(fs);
+        };
+        convert(&fs);
+        let recording = world.take_recording().expect("it was begun");
+        let mut counting = recording.replay();
+        let mut boundaries = usize::from(counting.at_boundary());
+        while counting.advance().is_some() {
+            boundaries += usize::from(counting.at_boundary());
+        }
+        let (mut replay, mut at, mut found) = (recording.replay(), 0, BTreeSet::new());
+        while replay.advance().is_some() {
+            at += usize::from(replay.at_boundary());
+            let is_chosen = at < 40 || at + 20 > boundaries || at.is_multiple_of(boundaries / 60 + 1);
+            if !replay.at_boundary() || !is_chosen {
+                continue;
+            }
+            for cut in [Cut::LoseAll, Cut::KeepAll, Cut::Seeded(at as u64)] {
+                let context = format!("event {}, {cut:?}", replay.point());
+                let crashed = replay.cut(&cut);
+                let fs = open(&crashed, &[], &context);
+                assert_files(&fs, FEW, &context);
+                found.insert(fs.tuning().parity);
+                convert(&fs);
+                let state = (shape_work(&fs), least(&fs), fs.stats().damaged_segments);
+                assert_eq!(state, (0, Some(2), 0), "{context}");
+                fs.close().unwrap_or_else(|e| panic!("{context}: {e}"));
+                assert!(crashed.sims().iter().all(|sim| sim.overwrites().is_empty()), "{context}");
+                let lost = [at % DEVICES, (at + 1 + at / DEVICES % (DEVICES - 1)) % DEVICES];
+                let without = open(&crashed, &lost, &context);
+                assert_files(&without, FEW, &format!("{context}, without {lost:?}"));
+            }
+        }
+        assert_eq!(found, BTreeSet::from([1, 2]), "before the change and after it");
+    }
+
+    #[test]
+    fn a_device_is_lost_during_a_conversion_and_all_data_gets_its_redundancy() {
+        let world = pool(65, FEW);
+        let fs = open(&world, &[], "first");
+        fs.tune(&to(2, 2, true)).expect("there is room");
+        world.sims()[4].inject(Fault::Vanish { after: 3 });
+        work(&fs);
+        assert_files(&fs, FEW, "one is lost");
+        assert_eq!((shape_work(&fs), least(&fs)), (0, Some(2)), "four devices are enough");
+        drop(fs);
+        let devices = world.devices().into_iter().take(4).collect();
+        let fs = Pool::options().background(false).open_on(devices).expect("one device is missing");
+        assert_files(&fs, FEW, "opened again");
+    }
+
+    #[test]
+    fn a_rebuild_takes_the_space_that_is_kept_and_not_that_of_writers() {
+        let world = SimWorld::of(66, DEVICES, &DeviceSpec::append_only("flash", 32 << 20));
+        let options =
+            Pool::options().data(2).parity(1).background(false).spare_after(std::time::Duration::ZERO);
+        let fs = options.create_on(world.devices()).expect("blank devices make a pool");
+        let available = || fs.space().expect("nothing fails").available_bytes;
+        let all_bytes = available();
+        let kept = Tuning { spare_space: 1, ..fs.tuning() };
+        let plan = fs.tune(&kept).expect("five devices are enough");
+        assert!(plan.available_bytes <= available(), "{plan:?}: {} are available", available());
+        let rest = available() as f64 / all_bytes as f64;
+        assert!((0.70..0.82).contains(&rest), "a fifth is kept: {rest} of before");
+        // The pool is full for writers.
+        let mut files = 0;
+        while fs.write(format!("/{files}"), vec![files as u8; 1 << 20]).is_ok() {
+            files += 1;
+        }
+        fs.sync().expect("nothing fails");
+        let before = available();
+        world.sims()[2].inject(Fault::Vanish { after: 0 });
+        fs.write("/0", vec![0; 4096]).and_then(|()| fs.sync()).expect("parity covers one device");
+        fs.shared.lost_devices.watch(&fs.shared.open_pool, false, 1).expect("nothing fails");
+        fs.shared.lost_devices.watch(&fs.shared.open_pool, false, 2).expect("nothing fails");
+        let left = fs.regain_redundancy(|_| std::ops::ControlFlow::Continue(())).expect("the others work");
+        assert_eq!((left, fs.stats().losses_left), (0, Some(1)), "{:?}", fs.upkeep());
+        // As long as nothing was removed, a rebuild gives writers no room.
+        assert!(available() <= before + (8 << 20), "{before} before, {} after", available());
+        world.sims()[4].inject(Fault::Vanish { after: 0 });
+        for n in 1..files {
+            assert_eq!(fs.read(format!("/{n}")).expect("the first was rebuilt"), vec![n as u8; 1 << 20]);
+        }
+    }
+}
