@@ -149,7 +149,7 @@ fn wait(pool: &OsString) -> Result<(), Failure> {
             if is_done(upkeep.left_bytes, upkeep.blocked.is_some() || upkeep.paused) {
                 break;
             }
-            std::thread::sleep(LOOK_INTERVAL);
+            std::thread::park_timeout(LOOK_INTERVAL);
         }
         line.finish();
         return Ok(());
@@ -160,7 +160,7 @@ fn wait(pool: &OsString) -> Result<(), Failure> {
         if is_done(upkeep.left_bytes, upkeep.blocked.is_some() || upkeep.is_paused) {
             break;
         }
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::park_timeout(LOOK_INTERVAL);
     }
     line.finish();
     opened.close().map_err(|error| Failure::pool(&error))
