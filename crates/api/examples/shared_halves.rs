@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p warpfire --example shared_halves -- IMAGE [MIB]` makes a pool in IMAGE, which it
 //! overwrites, writes a file of MIB (4,096 by default), copies it by pointers, and overwrites every second
-//! 64 KiB of both. Half of the file's first bytes has no name then. The program prints the space before and after,
-//! and the bytes that the device read and wrote for it.
+//! 64 KiB of both. Half of the file's first bytes has no name then. The program prints the space before and
+//! after, and the bytes that the device read and wrote for it.
 
 use std::error::Error;
 use std::ops::ControlFlow;

@@ -1,5 +1,5 @@
-//! Targets that the kernel serves from a directory: a pool mounted by a server process, an empty server, and a
-//! directory that the user names.
+//! Targets that the kernel serves from a directory: a pool mounted by a server process, an empty server, and
+//! a directory that the user names.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

@@ -21,8 +21,8 @@ pub struct CheckOptions {
     /// Memory for facts about names and inodes, in bytes. If they do not fit, the check makes more passes
     /// over the map.
     pub max_memory_bytes: u64,
-    /// Count the bytes that tables and values name each once, for [`Totals::distinct_bytes`]. That takes memory
-    /// for each piece of them, beside `max_memory_bytes`.
+    /// Count the bytes that tables and values name each once, for [`Totals::distinct_bytes`]. That takes
+    /// memory for each piece of them, beside `max_memory_bytes`.
     ///
     /// [`Totals::distinct_bytes`]: crate::Totals::distinct_bytes
     pub counts_distinct: bool,

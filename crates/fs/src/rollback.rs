@@ -108,9 +108,9 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// name, until nobody uses it. `changed` is called with everything that has another answer afterwards.
     ///
     /// # Errors
-    /// `NotFound`; `Exists` if there is a snapshot `kept_as`; `Conflict` if a call changes the tree meanwhile;
-    /// `Invalid` if more than 1 GiB of records have changed since; `NoSpace`; `ReadOnly`; `Damaged`. The tree
-    /// is then as it was.
+    /// `NotFound`; `Exists` if there is a snapshot `kept_as`; `Conflict` if a call changes the tree
+    /// meanwhile; `Invalid` if more than 1 GiB of records have changed since; `NoSpace`; `ReadOnly`;
+    /// `Damaged`. The tree is then as it was.
     pub fn roll_back(
         &self,
         name: &[u8],

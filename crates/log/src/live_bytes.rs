@@ -2,15 +2,15 @@
 //!
 //! # Terms
 //! A byte is *live* while a reference names it. Two references may name the same bytes: of files that share
-//! them, or of versions that a snapshot keeps. So the live bytes are fewer than the referenced ones, and only a
-//! *census* counts them: it reads every reference (`LogStore::begin_census`).
+//! them, or of versions that a snapshot keeps. So the live bytes are fewer than the referenced ones, and only
+//! a *census* counts them: it reads every reference (`LogStore::begin_census`).
 //!
 //! # Invariants
 //! 1. `references` is the sum of bytes appended and retained, less those released (assert in `drop_bytes`).
 //!    Without references nothing is live. A segment is retired by this number alone, so a wrong census loses
 //!    no byte.
-//! 2. The live bytes are `most` at most: whatever may name a byte anew adds to it, and only a census lowers it.
-//!    `live` is the least of `most`, the references and the bytes that were written
+//! 2. The live bytes are `most` at most: whatever may name a byte anew adds to it, and only a census lowers
+//!    it. `live` is the least of `most`, the references and the bytes that were written
 //!    (`tests::live_bytes_are_never_more_than_the_bound`).
 //! 3. `least` is the smallest number that the live bytes may have, if each name that metadata has dropped
 //!    since the last census was the only one of its bytes. It decides whether a census may pay, and nothing
@@ -65,7 +65,8 @@ impl LiveBytes {
         self.least += bytes;
     }
 
-    /// Counts references to bytes that may have had none: a caller with an older pin may name such bytes anew.
+    /// Counts references to bytes that may have had none: a caller with an older pin may name such bytes
+    /// anew.
     pub(crate) fn retain(&mut self, bytes: u64) {
         self.retain_again(bytes);
         self.most += bytes;
@@ -108,8 +109,8 @@ impl LiveBytes {
         self.references.map_or(written_bytes, |references| references.min(self.most).min(written_bytes))
     }
 
-    /// The live bytes that a census may find, at least. With `doubts` nothing is assumed of a segment that was
-    /// not counted since the opening.
+    /// The live bytes that a census may find, at least. With `doubts` nothing is assumed of a segment that
+    /// was not counted since the opening.
     pub(crate) fn least(&self, written_bytes: u64, doubts: bool) -> u64 {
         if doubts && !self.is_counted { 0 } else { self.least.min(self.live(written_bytes)) }
     }
@@ -196,7 +197,7 @@ mod tests {
     fn dropped_names_and_not_those_of_writers_make_a_census_worth_while() {
         let mut live = LiveBytes::new();
         live.append(WRITTEN);
-        // A commit names the bytes, and their writer lets go of them.
+        // A commit names the bytes, and their writer ends its reference.
         live.retain(WRITTEN);
         live.let_go(WRITTEN);
         assert_eq!((live.live(WRITTEN), live.least(WRITTEN, true)), (WRITTEN, WRITTEN));

@@ -2,8 +2,8 @@
 //!
 //! A *reference* is a slice pointer that keeps bytes alive: one in metadata, or one that the slice store
 //! holds for its callers. *Live bytes* are the
-//! bytes that references name, each once (`live_bytes.rs`). An *edit* is a frame of the commit log that says how a segment has
-//! changed: opened, grew, sealed, freed, a column moved or lost.
+//! bytes that references name, each once (`live_bytes.rs`). An *edit* is a frame of the commit log that says
+//! how a segment has changed: opened, grew, sealed, freed, a column moved or lost.
 //!
 //! ```text
 //!                            ┌──── retain ────┐
@@ -375,8 +375,8 @@ impl SegmentTable {
         self.segments.range(newer).filter(move |(_, e)| is_live(e)).map(|(id, _)| *id)
     }
 
-    /// Counts more references. A segment that does not exist is passed over: damaged metadata may name one, and
-    /// reading the slice reports it.
+    /// Counts more references. A segment that does not exist is passed over: damaged metadata may name one,
+    /// and reading the slice reports it.
     pub(crate) fn retain(&mut self, id: SegmentId, count: impl FnOnce(&mut LiveBytes)) {
         self.change(id, |entry| {
             assert!(
@@ -403,7 +403,7 @@ impl SegmentTable {
         });
     }
 
-    /// The segments in which a census may find what is needed, the best first.
+    /// The segments in which a census may serve the need, the best first.
     pub(crate) fn census_candidates(&self, need: CensusNeed) -> Vec<CensusCandidate> {
         let unsure_bytes = |entry: &SegmentEntry| match need {
             CensusNeed::Gain => entry.unsure_bytes(false),

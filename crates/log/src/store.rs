@@ -83,8 +83,8 @@ impl LogError {
 pub struct Space {
     /// All payload bytes the pool can hold with its present devices and geometry.
     pub total_bytes: u64,
-    /// Payload bytes with a reference, at most: those of a segment in which references share bytes are counted
-    /// by a census only.
+    /// Payload bytes with a reference, at most: those of a segment in which references share bytes are
+    /// counted by a census only.
     pub live_bytes: u64,
     /// Bytes that the further references to live bytes would take without sharing, at least.
     pub shared_bytes: u64,
@@ -277,11 +277,11 @@ pub trait LogStore: Send + Sync + 'static {
     /// expects that metadata names these bytes, so they are no reason for a census.
     fn let_go(&self, segment: SegmentId, bytes: u64);
 
-    /// Segments in which a census may find what is needed, those with the most unsure bytes first.
+    /// Segments in which a census may serve the need, those with the most unsure bytes first.
     fn census_candidates(&self, need: CensusNeed) -> Vec<CensusCandidate>;
 
-    /// Begins a census of some segments. The caller counts the references of exactly this moment, as far as it
-    /// can find them, and ends the census with `end_census`. References may come and go in between.
+    /// Begins a census of some segments. The caller counts the references of exactly this moment, as far as
+    /// it can find them, and ends the census with `end_census`. References may come and go in between.
     fn begin_census(&self, segments: &[SegmentId]) -> Vec<CensusMark>;
 
     /// Takes the results of a census. It changes what counts as live, and frees nothing.

@@ -1,4 +1,5 @@
-//! The seqs that were released, as far as later questions need them: whether an old one was among the last ones.
+//! The seqs that were released, as far as later questions need them: whether an old one was among the last
+//! ones.
 //!
 //! # Invariants
 //! 1. Numbers and seqs rise along the list: a release of a later seq does not matter once an earlier one has

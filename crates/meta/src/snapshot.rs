@@ -13,8 +13,8 @@
 //!    (`engine/recovery.rs`).
 //! 4. It is forgotten only once the removal of its record is durable. A crash that takes the removal back
 //!    finds every version of the snapshot (`tests::snapshots`).
-//! 5. `released_below` errs on one side: it may say that an old seq was released where none was, and never that
-//!    none was (`releases::tests`).
+//! 5. `released_below` errs on one side: it may say that an old seq was released where none was, and never
+//!    that none was (`releases::tests`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -4,10 +4,10 @@
 //! # Invariants
 //! 1. The total follows from the number of zones and the payload of a segment. Zones that no segment can use,
 //!    because too few devices have a free zone, are the only difference (`check_total`).
-//! 2. After a crash, total bytes are exactly those of the segments on the devices. Live bytes are at least those
-//!    that some reference names, each once, and at most those of all references; after a census they are
-//!    exactly the former, and the bytes that sharing saves are the difference. Free bytes may be fewer by the
-//!    segments that the commit log has taken for later (`recount`).
+//! 2. After a crash, total bytes are exactly those of the segments on the devices. Live bytes are at least
+//!    those that some reference names, each once, and at most those of all references; after a census they
+//!    are exactly the former, and the bytes that sharing saves are the difference. Free bytes may be fewer by
+//!    the segments that the commit log has taken for later (`recount`).
 //! 3. Inodes and allocated bytes are the same in `statfs`, in the attributes of all files, in the check and,
 //!    as far as the model knows them, in the model (`census`, `recount`).
 //! 4. A pool refuses an operation only if fewer bytes are free than the reserve, the memtables, the reserved

@@ -1,6 +1,7 @@
 //! `warpfire-empty-server DIRECTORY [--allow-other]`: a server that speaks the protocol of the kernel by the
 //! transport of a mounted pool, and has no filesystem behind it. It answers that files can be made and
-//! written, and keeps nothing. What it costs to make a file in it is the share of the kernel and the transport.
+//! written, and keeps nothing. What it costs to make a file in it is the share of the kernel and the
+//! transport.
 
 #![forbid(unsafe_code)]
 

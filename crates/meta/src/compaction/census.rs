@@ -1,35 +1,36 @@
 //! Census: the live bytes of segments in which references share bytes.
 //!
-//! The log counts references, and bytes with two names count twice. So it cannot see that they hide garbage: of
-//! a file and its copy that both lose the same half, as many bytes are referenced as were written. A census
-//! reads all references to some segments and counts the bytes that they name, each once.
+//! The log counts references, and bytes with two names count twice. So it cannot see that they hide garbage:
+//! of a file and its copy that both lose the same half, as many bytes are referenced as were written. A
+//! census reads all references to some segments and counts the bytes that they name, each once.
 //!
 //! # The moment that is counted
 //! A census counts the references of one moment, its *beginning*. At the beginning this thread has locked
 //! `compacting` and `flushing`, all shards for reading, and the book of held bytes, in this order. Then
-//! - no job is between the release of its input and the installation of its output, because every job holds one
-//!   of the first two locks;
+//! - no job is between the release of its input and the installation of its output, because every job holds
+//!   one of the first two locks;
 //! - no commit is in progress: a commit retains its slices and inserts its values under its shards' locks;
 //! - no hold begins, ends or moves.
 //!
-//! So the log's number of references, which is read under these locks, is that of the names in the memtables, in
-//! the table set, of the tables' own bytes and of the book, and of nothing else but the references of writers
-//! between their write and their commit and those of removed tables that a reader still has. The census does not
-//! meet these. The log takes each of them for bytes of its own (`CountedSegment`), so it counts too many live
-//! bytes for as long as they last, and never too few.
+//! So the log's number of references, which is read under these locks, is that of the names in the memtables,
+//! in the table set, of the tables' own bytes and of the book, and of nothing else but the references of
+//! writers between their write and their commit and those of removed tables that a reader still has. The
+//! census does not meet these. The log takes each of them for bytes of its own (`CountedSegment`), so it
+//! counts too many live bytes for as long as they last, and never too few.
 //!
 //! All that is read after the beginning is as it was then. Slots of a memtable never change, and while
-//! `flushing` is locked the active memtable can be frozen once and not be written (`count_memory`). Tables never
-//! change, and the table set keeps them. References that come after the beginning are added to the count by the
-//! log, those that go are not subtracted: the live bytes that the log tells stay a bound (`LiveBytes`).
+//! `flushing` is locked the active memtable can be frozen once and not be written (`count_memory`). Tables
+//! never change, and the table set keeps them. References that come after the beginning are added to the
+//! count by the log, those that go are not subtracted: the live bytes that the log reports stay a bound
+//! (`LiveBytes`).
 //!
 //! # Invariants
 //! 1. A census frees nothing. It changes what counts as live, and with it the choice of victims.
-//! 2. A census takes 64 MiB at most (`SEGMENTS_MAX` bitmaps), and locks shards for as long as it takes to read
-//!    `SLOTS_AT_ONCE` values.
+//! 2. A census takes 64 MiB at most (`SEGMENTS_MAX` bitmaps), and locks shards for as long as it takes to
+//!    read `SLOTS_AT_ONCE` values.
 //! 3. Work is bounded by gain. Where no caller waits for space, the bytes that a census may free are at least
-//!    `GAIN_FACTOR` times those that it reads. After it they are sure, and only names that metadata drops make
-//!    them unsure again. So all censuses read an eighth of the bytes of dropped names at most
+//!    `GAIN_FACTOR` times those that it reads. After it they are sure, and only names that metadata drops
+//!    make them unsure again. So all censuses read an eighth of the bytes of dropped names at most
 //!    (`tests::census::without_a_change_no_table_is_read_again`).
 //! 4. A table that cannot be read counts as if its names named bytes of their own.
 
@@ -64,8 +65,8 @@ const GAIN_FACTOR: u64 = 8;
 /// Values of a memtable that are read under one lock of their shard.
 const SLOTS_AT_ONCE: usize = 256;
 
-/// The bytes of one segment that references name. A bit stands for a *granule*: one byte in a segment of up to
-/// 8 MiB, 32 bytes in one of 256 MiB. A granule counts as live if one of its bytes is.
+/// The bytes of one segment that references name. A bit stands for a *granule*: one byte in a segment of up
+/// to 8 MiB, 32 bytes in one of 256 MiB. A granule counts as live if one of its bytes is.
 struct NamedBytes {
     mark: CensusMark,
     granule_bits: u32,
@@ -256,8 +257,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         (count, Sources { in_memory, frozen, active, table_set })
     }
 
-    /// Counts the names in the memtables as they were at the beginning. The caller has locked `flushing` since
-    /// then.
+    /// Counts the names in the memtables as they were at the beginning. The caller has locked `flushing`
+    /// since then.
     fn count_memory(&self, count: &mut CensusCount<'_, S>, sources: &Sources<L>) -> Result<(), SchemaError> {
         for shard in sources.frozen.iter().flat_map(|frozen| &frozen.shards) {
             count.add_slots(shard, 0..shard.len())?;
@@ -267,15 +268,16 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             while next < slots {
                 let shard = self.shards.read(number);
                 match &shard.frozen {
-                    // The active memtable has been frozen since. A frozen one takes no commits, so nobody waits
-                    // for this.
+                    // The active memtable has been frozen since. A frozen one takes no commits, so nobody
+                    // waits for this.
                     Some(frozen) if sources.frozen.is_none() => {
                         let frozen = Arc::clone(frozen);
                         drop(shard);
                         count.add_slots(&frozen.shards[number], next..slots)?;
                         next = slots;
                     }
-                    // With a frozen memtable at the beginning, the active one stays: the frozen one is not written.
+                    // With a frozen memtable at the beginning, the active one stays: the frozen one is not
+                    // written.
                     _ => {
                         let to = slots.min(next + SLOTS_AT_ONCE);
                         count.add_slots(&shard.active, next..to)?;

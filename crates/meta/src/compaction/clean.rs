@@ -50,9 +50,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         self.empty_segments(victims, &mut unrecoverable)
     }
 
-    /// The first victims, and more of them while the tables that name them take more bytes than the live bytes
-    /// that move. Data that was overwritten at random is named in nearly all tables, so a cleaning of few
-    /// segments would write all tables for a few segments.
+    /// The first victims, and more of them while the tables that name them take more bytes than the live
+    /// bytes that move. Data that was overwritten at random is named in nearly all tables, so a cleaning of
+    /// few segments would write all tables for a few segments.
     fn choose_victims(&self, victims: &[SegmentId]) -> Vec<SegmentId> {
         if self.is_short_of_space() {
             return victims.iter().copied().take(self.victims_at_once()).collect();

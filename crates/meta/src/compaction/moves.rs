@@ -1,9 +1,9 @@
 //! The bytes that one cleaning has copied so far, so that it copies each byte once.
 //!
 //! # Invariants
-//! 1. No two ranges have a byte in common, and neighbours that were copied to neighbouring places are one range
-//!    (assert in `note`). So slices that share some bytes share the copies of these, wherever they begin and
-//!    end (`tests::each_byte_has_one_copy_however_slices_overlap`).
+//! 1. No two ranges have a byte in common, and neighbours that were copied to neighbouring places are one
+//!    range (assert in `note`). So slices that share some bytes share the copies of these, wherever they
+//!    begin and end (`tests::each_byte_has_one_copy_however_slices_overlap`).
 //! 2. The copies of all ranges are referenced: by the job that made them, or by a table that it has installed
 //!    (`forget` is called when a job fails and releases its copies).
 

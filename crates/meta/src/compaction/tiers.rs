@@ -11,8 +11,8 @@
 //! 3. A table that overlaps no other table of the group moves to the new run unchanged, so keys that are
 //!    inserted in order are never rewritten. If the group has the oldest run, tables are
 //!    rewritten from which a version may go: a delete, or one that a snapshot has kept. A table that stayed
-//!    as it is because snapshots need all its versions is not rewritten before one of them is released; readers
-//!    that come and go at newer seqs do not matter (`tests::rewriting`).
+//!    as it is because snapshots need all its versions is not rewritten before one of them is released;
+//!    readers that come and go at newer seqs do not matter (`tests::rewriting`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

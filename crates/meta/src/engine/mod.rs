@@ -432,9 +432,9 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         self.inner.reclaim_all()
     }
 
-    /// Counts the live bytes of all segments exactly, except for segments longer than 8 MiB, in which a part of
-    /// a few bytes counts as a whole. `space` then says how much is live and how much is saved by sharing. It
-    /// reads all tables.
+    /// Counts the live bytes of all segments exactly, except for segments longer than 8 MiB, in which a part
+    /// of a few bytes counts as a whole. `space` then says how much is live and how much is saved by sharing.
+    /// It reads all tables.
     ///
     /// # Errors
     /// The errors of a read of tables; `Corrupt` for a value in memory that does not decode.

@@ -72,7 +72,7 @@ pub(super) fn check_counts(engine: &ListEngine) {
     engine.count_live().unwrap();
     let counted = engine.log().space();
     assert_eq!((counted.live_bytes, counted.shared_bytes), (distinct, references - distinct));
-    assert_eq!(counted.unsure_bytes, 0, "what was counted is sure");
+    assert_eq!(counted.unsure_bytes, 0, "counted bytes are sure");
 }
 
 fn file(n: u64) -> Vec<u8> {

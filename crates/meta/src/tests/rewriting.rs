@@ -45,7 +45,7 @@ fn keys_that_rise_are_not_rewritten_for_a_key_below_them() {
     assert!(written.bytes() < stored * 3 / 2, "{} bytes written for {stored}", written.bytes());
 }
 
-/// A snapshot keeps what was deleted. Each reader that ended let every merge at the bottom write these tables
+/// A snapshot keeps deleted records. Each reader that ended let every merge at the bottom write these tables
 /// again, without dropping anything.
 #[test]
 fn deletes_that_a_snapshot_keeps_are_not_rewritten_while_readers_come_and_go() {

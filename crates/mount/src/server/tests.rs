@@ -98,8 +98,8 @@ fn a_rename_during_an_announced_commit_is_noted() {
     });
 }
 
-/// open(2) with `O_CREAT` and without `O_EXCL` must not fail because a commit has made the name since the kernel
-/// looked it up. After `ESTALE` the kernel looks up again.
+/// open(2) with `O_CREAT` and without `O_EXCL` must not fail because a commit has made the name since the
+/// kernel looked it up. After `ESTALE` the kernel looks up again.
 #[test]
 fn a_file_whose_name_was_made_meanwhile_is_looked_up_again() {
     served(|kernel, _| {
