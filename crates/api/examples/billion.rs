@@ -98,7 +98,16 @@ impl Stage {
     fn begin(name: &str, total: u64, before: u64) -> Stage {
         let now = Instant::now();
         let longest_gap = Duration::ZERO;
-        Stage { name: name.to_owned(), total, done: before, before, began: now, told: now, last: now, longest_gap }
+        Stage {
+            name: name.to_owned(),
+            total,
+            done: before,
+            before,
+            began: now,
+            told: now,
+            last: now,
+            longest_gap,
+        }
     }
 
     /// Counts one more item.
@@ -224,7 +233,11 @@ fn walk(plan: &Plan, with_attributes: bool) -> Result<(), Failure> {
         }
     }
     if names != plan.files || unsynced > UNSYNCED {
-        return Err(format!("{names} files are there and {unsynced} unsynced ones, {} were made", plan.files).into());
+        return Err(format!(
+            "{names} files are there and {unsynced} unsynced ones, {} were made",
+            plan.files
+        )
+        .into());
     }
     if with_attributes && bytes != plan.small_files() * SMALL_BYTES {
         return Err(format!("the files have {bytes} bytes").into());
