@@ -154,8 +154,8 @@ impl<N> NodeShard<N> {
         }
     }
 
-    /// Gives back room that the inodes do not need any more. Half of what is left is free then, so it pays
-    /// for itself by the forgotten ones.
+    /// Releases room that the inodes do not need any more. Afterwards half of the room is free, so the next
+    /// release comes after many more forgotten inodes.
     fn shrink(&mut self) {
         let places = self.known.num_buckets();
         if places > PLACES_MIN && places / SPARE_PLACES > self.known.len() {

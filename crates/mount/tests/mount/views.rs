@@ -72,7 +72,7 @@ fn the_kernel_reads_ahead_less_in_a_view_than_on_the_mount() {
     let (Some(of_mount), Some(of_view)) = (readahead_kib(fixture.path()), readahead_kib(&view)) else {
         return;
     };
-    // What is read ahead in a view counts as read. Only root can raise the kernel's 128 KiB, and a container
+    // Bytes read ahead in a view count as read. Only root can raise the kernel's 128 KiB, and a container
     // may forbid it.
     assert!([(4096, 1024), (128, 128)].contains(&(of_mount, of_view)), "{of_mount} and {of_view}");
     control.abort(id).unwrap();
