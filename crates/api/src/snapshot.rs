@@ -194,7 +194,7 @@ impl Warpfire {
     /// fs.roll_back_to_snapshot("monday", "before")?;
     /// assert_eq!(fs.read("/file")?, b"good");
     /// fs.roll_back_to_snapshot("before", "again")?;
-    /// assert!(!fs.exists("/file")?);
+    /// assert!(!fs.exists("/file"));
     /// # Ok::<(), warpfire::Error>(())
     /// ```
     ///
