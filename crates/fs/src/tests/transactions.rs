@@ -84,6 +84,17 @@ fn others_see_nothing_before_the_commit_and_everything_after() {
 }
 
 #[test]
+fn a_transaction_knows_the_files_that_it_has_made() {
+    let fs = Arc::new(super::world());
+    fs.create_file(&ROOT, &fs.root(), b"theirs", MODE, b"").unwrap();
+    let tx = fs.begin().unwrap();
+    let tx_fs = tx.files();
+    let seen = tx_fs.lookup(&ROOT, &tx_fs.root(), b"theirs").unwrap();
+    let made = tx_fs.create(&ROOT, &tx_fs.root(), b"made", MODE).unwrap();
+    assert!(tx_fs.is_made_here(&made) && !tx_fs.is_made_here(&seen));
+}
+
+#[test]
 fn an_aborted_transaction_leaves_nothing() {
     let (engine, clock, fs) = shared();
     make(&fs, "a", b"1");

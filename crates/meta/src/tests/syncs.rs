@@ -60,6 +60,19 @@ fn after_a_failed_sync_nothing_is_taken_and_reads_go_on() {
     assert_eq!(get(&engine, b"old"), Some(b"1".to_vec()));
 }
 
+/// Otherwise each crash would leave the next opening as many commits to replay as the one before.
+#[test]
+fn an_opening_writes_the_commits_that_it_replays() {
+    let engine = open(MemLog::new(), Background::Manual);
+    put(&engine, b"key", b"value").unwrap();
+    engine.sync(Seq::MAX).unwrap();
+    let (log, recovered) = engine.log().crash();
+    let reopened = Engine::open(log, recovered, PlainSchema, small(Background::Manual)).unwrap();
+    assert!(reopened.table_bytes() > 0);
+    let (_, recovered) = reopened.log().crash();
+    assert_eq!(recovered.records.count(), 0, "nothing is left to replay");
+}
+
 #[test]
 fn a_checkpoint_shortens_a_long_log() {
     let engine = open(MemLog::new(), Background::Manual);
