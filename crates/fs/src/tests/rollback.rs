@@ -220,7 +220,7 @@ fn a_rollback_is_whole_or_not_there_after_any_crash() {
         let mut draw = TestRandom(9000 + seed);
         let mut tree = Tree::new();
         let mut fs = open(format(), Fs::format);
-        let mut known: BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, Option<Vec<u8>>>> = BTreeMap::new();
+        let mut known = BTreeMap::<Vec<u8>, BTreeMap<_, _>>::new();
         let mut next = 0;
         for round in 0..6 {
             for n in 0..draw.below(60) {
