@@ -368,9 +368,11 @@ mod tests {
         let all_bytes = available();
         let kept = Tuning { spare_space: 1, ..fs.tuning() };
         let plan = fs.tune(&kept).expect("five devices are enough");
-        assert!(plan.available_bytes <= available(), "{plan:?}: {} are available", available());
+        let off_bytes = plan.available_bytes.abs_diff(available());
+        assert!(off_bytes < 1 << 20, "{plan:?}: {} are available", available());
         let rest = available() as f64 / all_bytes as f64;
-        assert!((0.70..0.82).contains(&rest), "a fifth is kept: {rest} of before");
+        // Each of the others keeps a quarter of a device; the reserve stays as it is.
+        assert!((0.60..0.75).contains(&rest), "{rest} of before");
         // The pool is full for writers.
         let mut files = 0;
         while fs.write(format!("/{files}"), vec![files as u8; 1 << 20]).is_ok() {
@@ -379,7 +381,11 @@ mod tests {
         fs.sync().expect("nothing fails");
         let before = available();
         world.sims()[2].inject(Fault::Vanish { after: 0 });
-        fs.write("/0", vec![0; 4096]).and_then(|()| fs.sync()).expect("parity covers one device");
+        fs.remove_file("/0").and_then(|()| fs.sync()).expect("parity covers one device");
+        // The pool meets the loss when it uses the device.
+        let read = |n: u64| fs.read(format!("/{n}")).expect("parity covers one device");
+        (1..files).for_each(|n| assert_eq!(read(n), vec![n as u8; 1 << 20]));
+        assert_eq!(fs.stats().lost_devices(), 1);
         fs.shared.lost_devices.watch(&fs.shared.open_pool, false, 1).expect("nothing fails");
         fs.shared.lost_devices.watch(&fs.shared.open_pool, false, 2).expect("nothing fails");
         let left = fs.regain_redundancy(|_| std::ops::ControlFlow::Continue(())).expect("the others work");
