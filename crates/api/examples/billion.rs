@@ -195,7 +195,7 @@ fn crash(plan: &Plan) -> Result<(), Failure> {
     let pool = Pool::options().open([&plan.image])?;
     let dir = pool.dir("/one")?;
     for number in 0..UNSYNCED {
-        dir.write(format!("unsynced-{number:06}"), [])?;
+        dir.write(format!("unsynced-{number:06}"), b"")?;
     }
     println!("unsynced {UNSYNCED} more");
     loop {
