@@ -14,13 +14,35 @@ use crate::batch::OpKind;
 pub struct ZoneInfo {
     /// Bytes from the start of one zone to the start of the next; all of them are writable.
     pub zone_bytes: u64,
+    /// The first so many zones take writes anywhere. Drives that write in shingles have some.
+    pub conventional_zones: u32,
+    /// Most zones that may be active at once, that is written and not full; 0 if there is no limit. The device
+    /// refuses the first write to one zone more.
+    pub active_zones_max: u32,
+}
+
+impl ZoneInfo {
+    /// Zones of one size that take writes at their write pointers only, without a limit.
+    #[must_use]
+    pub const fn sequential(zone_bytes: u64) -> Self {
+        ZoneInfo { zone_bytes, conventional_zones: 0, active_zones_max: 0 }
+    }
+
+    /// Whether the zone at this byte takes writes anywhere.
+    #[must_use]
+    pub const fn is_conventional(&self, offset_bytes: u64) -> bool {
+        offset_bytes / self.zone_bytes < self.conventional_zones as u64
+    }
 }
 
 /// One zone's state, as a zoned device reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ZoneReport {
-    /// Bytes written since the last reset of the zone. A write must begin at this offset in the zone.
+    /// Bytes written since the last reset of the zone. A write must begin at this offset in the zone. All
+    /// of it for a zone that was finished, or that takes writes anywhere.
     pub written_bytes: u64,
+    /// Whether the zone takes part in the device's limit (`ZoneInfo::active_zones_max`).
+    pub is_active: bool,
 }
 
 /// The constant properties of a device.
@@ -177,6 +199,18 @@ pub trait Device: Send + Sync {
 
     /// The state of the zone that starts at `offset_bytes`; `None` on a conventional device.
     fn zone_report(&self, offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError>;
+
+    /// The zones that are active, by the byte at which each starts; none on a conventional device. Few calls
+    /// of the device answer for all zones.
+    fn active_zones(&self) -> Result<Vec<u64>, DeviceError> {
+        Ok(Vec::new())
+    }
+
+    /// Ends a zone of a zoned device: it takes no writes until it is reset, and is not active any more. Its
+    /// bytes stay. Nothing on a conventional device.
+    fn finish_zone(&self, _offset_bytes: u64, _len_bytes: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
 
     /// Does one operation of a batch that waits for it at most `limit`, where the device can bound its calls.
     /// After `Late` the operation may still take place. Most devices bound no call.

@@ -180,6 +180,11 @@ impl OpenSegment {
         self.rest_bytes == 0 || self.runs >= SEGMENT_RUNS_MAX || self.writer.is_outdated()
     }
 
+    /// Says that no stripe follows those that were pushed.
+    pub(crate) fn end(&self) {
+        self.writer.end();
+    }
+
     /// Whether everything appended was pushed, which must be so before the segment is sealed.
     pub(crate) fn is_pushed(&self) -> bool {
         self.buf.is_none()

@@ -18,6 +18,7 @@ mod pool;
 mod read;
 mod segment;
 
+pub use device::active_zones::ACTIVE_ZONES_MIN;
 pub use device::counters::{DeviceCounters, PoolCounters};
 pub use device::devices::{DeviceState, READ_WAIT_MAX, WRITE_WAIT_MAX};
 pub use device::geometry::{Geometry, ZONES_MIN, device_bytes_min};

@@ -10,6 +10,7 @@
 //!    healed (`take_place_late`; `tests/faults.rs: a_late_operation_takes_place_when_the_hang_ends`).
 //! 4. A refused operation changes nothing (`tests/faults.rs: one_failure_fails_once_and_changes_nothing`).
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,10 @@ pub enum DeviceKind {
     Zoned {
         /// Bytes in a zone; divides the size.
         zone_bytes: u64,
+        /// The first so many zones take writes anywhere.
+        conventional_zones: u32,
+        /// Most zones that may be written and not full; 0 if there is no limit.
+        active_zones_max: u32,
     },
 }
 
@@ -82,14 +87,34 @@ impl DeviceSpec {
     /// A zoned device.
     #[must_use]
     pub fn zoned(name: impl Into<String>, size_bytes: u64, zone_bytes: u64) -> Self {
-        DeviceSpec { kind: DeviceKind::Zoned { zone_bytes }, ..Self::conventional(name, size_bytes) }
+        let kind = DeviceKind::Zoned { zone_bytes, conventional_zones: 0, active_zones_max: 0 };
+        DeviceSpec { kind, ..Self::conventional(name, size_bytes) }
+    }
+
+    /// As `zoned`. The first `conventional` zones take writes anywhere, and at most `active` of the others are
+    /// written and not full at once.
+    #[must_use]
+    pub fn zoned_drive(
+        name: impl Into<String>,
+        size_bytes: u64,
+        zone_bytes: u64,
+        (conventional_zones, active_zones_max): (u32, u32),
+    ) -> Self {
+        let kind = DeviceKind::Zoned { zone_bytes, conventional_zones, active_zones_max };
+        DeviceSpec { kind, ..Self::conventional(name, size_bytes) }
+    }
+
+    fn zones(&self) -> Option<ZoneInfo> {
+        match self.kind {
+            DeviceKind::Zoned { zone_bytes, conventional_zones, active_zones_max } => {
+                Some(ZoneInfo { zone_bytes, conventional_zones, active_zones_max })
+            }
+            DeviceKind::Conventional | DeviceKind::AppendOnly => None,
+        }
     }
 
     pub(crate) fn zone_blocks(&self) -> Option<u64> {
-        match self.kind {
-            DeviceKind::Zoned { zone_bytes } => Some(zone_bytes / BLOCK),
-            DeviceKind::Conventional | DeviceKind::AppendOnly => None,
-        }
+        self.zones().map(|zones| zones.zone_bytes / BLOCK)
     }
 
     /// A blank medium of this size.
@@ -98,11 +123,12 @@ impl DeviceSpec {
     /// If the sizes are not multiples of each other as the fields say.
     pub(crate) fn blank_medium(&self) -> Medium {
         assert!(self.size_bytes > 0 && self.size_bytes.is_multiple_of(BLOCK), "sizes are whole blocks");
-        if let DeviceKind::Zoned { zone_bytes } = self.kind {
+        if let DeviceKind::Zoned { zone_bytes, .. } = self.kind {
             assert!(zone_bytes > 0 && zone_bytes.is_multiple_of(BLOCK), "zones are whole blocks");
             assert!(self.size_bytes.is_multiple_of(zone_bytes), "a device is whole zones");
         }
-        Medium::new(self.size_bytes / BLOCK, self.zone_blocks())
+        let conventional = self.zones().map_or(0, |z| u64::from(z.conventional_zones) * z.zone_bytes / BLOCK);
+        Medium::new(self.size_bytes / BLOCK, self.zone_blocks(), conventional)
     }
 }
 
@@ -153,6 +179,9 @@ struct SimDeviceState {
     medium: Medium,
     faults: Faults,
     late: Vec<LateOp>,
+    /// Zones that take no writes until they are reset. A power cut may lose that, and loses it always here:
+    /// the zone is active again then.
+    finished: BTreeSet<u64>,
     counters: SimCounters,
     overwrites: Vec<Overwrite>,
 }
@@ -177,15 +206,12 @@ impl fmt::Debug for SimDevice {
 
 impl SimDevice {
     pub(crate) fn new(spec: DeviceSpec, index: usize, medium: Medium, shared: Arc<WorldShared>) -> Self {
-        let zones = match spec.kind {
-            DeviceKind::Zoned { zone_bytes } => Some(ZoneInfo { zone_bytes }),
-            DeviceKind::Conventional | DeviceKind::AppendOnly => None,
-        };
-        let info = DeviceInfo { name: spec.name.clone(), size_bytes: spec.size_bytes, zones };
+        let info = DeviceInfo { name: spec.name.clone(), size_bytes: spec.size_bytes, zones: spec.zones() };
         let state = SimDeviceState {
             medium,
             faults: Faults::default(),
             late: Vec::new(),
+            finished: BTreeSet::new(),
             counters: SimCounters::default(),
             overwrites: Vec::new(),
         };
@@ -380,8 +406,16 @@ impl SimDevice {
                     state.overwrites.push(Overwrite { offset_bytes, len_bytes, overwrites_at_bytes });
                 }
             }
-            DeviceKind::Zoned { zone_bytes } => {
+            // These zones take writes anywhere.
+            DeviceKind::Zoned { zone_bytes, conventional_zones, .. }
+                if offset_bytes / zone_bytes < u64::from(conventional_zones) => {}
+            DeviceKind::Zoned { zone_bytes, active_zones_max, .. } => {
                 let within = offset_bytes % zone_bytes;
+                if state.finished.contains(&(offset_bytes / zone_bytes)) {
+                    return Err(
+                        self.zone_error(offset_bytes, "a write to a zone that was finished".to_owned())
+                    );
+                }
                 let written = state.medium.zone_written(offset_bytes / BLOCK);
                 let pointer = written.expect("a zoned medium has pointers") * BLOCK;
                 if within != pointer {
@@ -391,6 +425,11 @@ impl SimDevice {
                 }
                 if within + len_bytes > zone_bytes {
                     let reason = format!("a write of {len_bytes} bytes runs past the zone's end");
+                    return Err(self.zone_error(offset_bytes, reason));
+                }
+                let begins = within == 0 && active_zones_max > 0;
+                if begins && active_zones(state).count() >= active_zones_max as usize {
+                    let reason = format!("a write to one zone more than the {active_zones_max} active ones");
                     return Err(self.zone_error(offset_bytes, reason));
                 }
             }
@@ -492,11 +531,12 @@ impl SimDevice {
         len_bytes: u64,
     ) -> Result<(), DeviceError> {
         let leaves = match (self.spec.kind, self.spec.discard_behavior) {
-            (DeviceKind::Zoned { zone_bytes }, _) if op == "reset" => {
+            (DeviceKind::Zoned { zone_bytes, .. }, _) if op == "reset" => {
                 if !offset_bytes.is_multiple_of(zone_bytes) || len_bytes != zone_bytes {
                     let reason = format!("a reset of {len_bytes} bytes is not of one whole zone");
                     return Err(self.zone_error(offset_bytes, reason));
                 }
+                state.finished.remove(&(offset_bytes / zone_bytes));
                 DiscardedBytes::Zeros
             }
             // A sequential zone has no discard. Its content stays, as a device may choose.
@@ -512,6 +552,11 @@ impl SimDevice {
         self.change(state, change);
         Ok(())
     }
+}
+
+/// Zones that count against the limit of active ones.
+fn active_zones(state: &SimDeviceState) -> impl Iterator<Item = u64> + '_ {
+    state.medium.zones_begun().filter(|zone| !state.finished.contains(zone))
 }
 
 fn write_of(offset_bytes: u64, bytes: &[u8], stray: bool) -> Change {
@@ -587,7 +632,8 @@ impl Device for SimDevice {
     }
 
     fn zone_report(&self, offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError> {
-        let DeviceKind::Zoned { zone_bytes } = self.spec.kind else { return Ok(None) };
+        let Some(zones) = self.info.zones else { return Ok(None) };
+        let zone_bytes = zones.zone_bytes;
         self.info.check_range(offset_bytes, BLOCK)?;
         if !offset_bytes.is_multiple_of(zone_bytes) {
             return Err(
@@ -596,7 +642,33 @@ impl Device for SimDevice {
         }
         let mut state = self.state.lock();
         self.judge(&mut state, OpClass::Report, "report", offset_bytes, 0)?;
+        let zone = offset_bytes / zone_bytes;
+        if zones.is_conventional(offset_bytes) || state.finished.contains(&zone) {
+            return Ok(Some(ZoneReport { written_bytes: zone_bytes, is_active: false }));
+        }
+        let is_active = active_zones(&state).any(|active| active == zone);
         let written = state.medium.zone_written(offset_bytes / BLOCK);
-        Ok(written.map(|blocks| ZoneReport { written_bytes: blocks * BLOCK }))
+        Ok(written.map(|blocks| ZoneReport { written_bytes: blocks * BLOCK, is_active }))
+    }
+
+    fn active_zones(&self) -> Result<Vec<u64>, DeviceError> {
+        let Some(zones) = self.info.zones else { return Ok(Vec::new()) };
+        let mut state = self.state.lock();
+        self.judge(&mut state, OpClass::Report, "report", 0, 0)?;
+        Ok(active_zones(&state).map(|zone| zone * zones.zone_bytes).collect())
+    }
+
+    fn finish_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        self.info.check_range(offset_bytes, len_bytes)?;
+        let Some(zones) = self.info.zones.filter(|zones| !zones.is_conventional(offset_bytes)) else {
+            return Ok(());
+        };
+        if !offset_bytes.is_multiple_of(zones.zone_bytes) || len_bytes != zones.zone_bytes {
+            return Err(self.zone_error(offset_bytes, "only a whole zone can be finished".to_owned()));
+        }
+        let mut state = self.state.lock();
+        self.judge(&mut state, OpClass::Discard, "finish", offset_bytes, len_bytes)?;
+        state.finished.insert(offset_bytes / zones.zone_bytes);
+        Ok(())
     }
 }

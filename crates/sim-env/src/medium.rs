@@ -67,6 +67,8 @@ struct MediumState {
 #[derive(Clone, Debug)]
 pub(crate) struct Medium {
     zone_blocks: Option<u64>,
+    /// Blocks at the front that take writes anywhere.
+    conventional_blocks: u64,
     cached: MediumState,
     durable: MediumState,
     pending: Vec<PendingChange>,
@@ -182,10 +184,29 @@ impl Change {
 }
 
 impl Medium {
-    pub fn new(size_blocks: u64, zone_blocks: Option<u64>) -> Self {
+    /// `conventional_blocks`: so many blocks at the front follow the rules of a conventional medium.
+    pub fn new(size_blocks: u64, zone_blocks: Option<u64>, conventional_blocks: u64) -> Self {
         let zones = zone_blocks.map_or(0, |z| size_blocks / z);
         let blank = MediumState { image: Image::new(size_blocks), written: Arc::new(vec![0; index(zones)]) };
-        Medium { zone_blocks, cached: blank.clone(), durable: blank, pending: Vec::new() }
+        Medium {
+            zone_blocks,
+            conventional_blocks,
+            cached: blank.clone(),
+            durable: blank,
+            pending: Vec::new(),
+        }
+    }
+
+    /// Blocks in the zone of a change, if it is written in order.
+    fn zone_blocks_of(&self, change: &Change) -> Option<u64> {
+        self.zone_blocks.filter(|_| change.start_block() >= self.conventional_blocks)
+    }
+
+    /// Zones that are written and not full, by number.
+    pub fn zones_begun(&self) -> impl Iterator<Item = u64> + '_ {
+        let zone_blocks = self.zone_blocks.unwrap_or(0);
+        let zones = (0u64..).zip(self.cached.written.iter());
+        zones.filter(move |(_, written)| (1..zone_blocks).contains(*written)).map(|(zone, _)| zone)
     }
 
     /// The block as a read finds it.
@@ -200,7 +221,8 @@ impl Medium {
     }
 
     pub fn apply(&mut self, order: u64, change: Change) {
-        self.cached.apply(self.zone_blocks, &change);
+        let zone_blocks = self.zone_blocks_of(&change);
+        self.cached.apply(zone_blocks, &change);
         self.pending.push(PendingChange { order, change });
     }
 
@@ -231,7 +253,7 @@ impl Medium {
         let mut closed_zones = Vec::new();
         for (pending, kept) in self.pending.iter().zip(kept) {
             let change = &pending.change;
-            match (self.zone_blocks, kept) {
+            match (self.zone_blocks_of(change), kept) {
                 (None, Survival::Nothing) => {}
                 (None, Survival::Whole) => survivor.apply(None, change),
                 (None, torn) => survivor.apply_part(change, torn),
@@ -241,20 +263,21 @@ impl Medium {
                         continue;
                     }
                     if matches!(kept, Survival::Whole) {
-                        survivor.apply(self.zone_blocks, change);
+                        survivor.apply(Some(zone_blocks), change);
                         continue;
                     }
                     closed_zones.push(zone);
                     if let Change::Write { blocks, .. } = change
                         && let Some(part) = change.prefix(kept.first_lost_block(blocks.len()))
                     {
-                        survivor.apply(self.zone_blocks, &part);
+                        survivor.apply(Some(zone_blocks), &part);
                     }
                 }
             }
         }
         Medium {
             zone_blocks: self.zone_blocks,
+            conventional_blocks: self.conventional_blocks,
             cached: survivor.clone(),
             durable: survivor,
             pending: Vec::new(),

@@ -28,6 +28,45 @@ fn a_zoned_device_refuses_to_go_back_to_skip_and_to_cross() {
 }
 
 #[test]
+fn a_drive_takes_writes_anywhere_in_its_first_zones_only() {
+    let world = SimWorld::of(1, 1, &DeviceSpec::zoned_drive("z", 16 * BLOCK, 4 * BLOCK, (2, 1)));
+    let device = &world.sims()[0];
+    for offset in [3, 1, 1, 6] {
+        device.write(offset * BLOCK, &blocks(1, 1)).unwrap();
+    }
+    assert_eq!(device.active_zones().unwrap(), [], "the first zones do not count");
+    assert!(matches!(device.write(9 * BLOCK, &blocks(1, 2)), Err(DeviceError::Zone { .. })));
+    device.write(8 * BLOCK, &blocks(1, 2)).unwrap();
+    assert_eq!(device.active_zones().unwrap(), [8 * BLOCK]);
+    device.flush().unwrap();
+    // A cut may keep any of the writes to these zones, and a prefix of those to the others.
+    device.write(0, &blocks(1, 3)).unwrap();
+    device.write(2 * BLOCK, &blocks(1, 4)).unwrap();
+    let kept = vec![vec![Survival::Nothing, Survival::Whole]];
+    let after = world.cut(&Cut::Exactly(kept));
+    assert_eq!(after.sims()[0].peek(0, 4096), blocks(1, 0));
+    assert_eq!(after.sims()[0].peek(2 * BLOCK, 4096), blocks(1, 4));
+}
+
+#[test]
+fn a_drive_refuses_one_zone_more_than_may_be_active() {
+    let world = SimWorld::of(1, 1, &DeviceSpec::zoned_drive("z", 32 * BLOCK, 4 * BLOCK, (0, 2)));
+    let device = &world.sims()[0];
+    let refuses =
+        |zone: u64| matches!(device.write(zone * 4 * BLOCK, &blocks(1, 1)), Err(DeviceError::Zone { .. }));
+    assert!(!refuses(0) && !refuses(3) && refuses(5), "two zones are active");
+    device.write(BLOCK, &blocks(3, 1)).unwrap();
+    assert!(!refuses(5) && refuses(6), "a full zone is not active");
+    device.finish_zone(12 * BLOCK, 4 * BLOCK).unwrap();
+    assert!(!refuses(6) && refuses(7), "a zone that was finished is not active");
+    assert!(device.write(13 * BLOCK, &blocks(1, 1)).is_err(), "and takes no writes");
+    assert_eq!(device.peek(12 * BLOCK, 4096), blocks(1, 1), "and keeps its bytes");
+    device.reset_zone(20 * BLOCK, 4 * BLOCK).unwrap();
+    device.reset_zone(12 * BLOCK, 4 * BLOCK).unwrap();
+    assert!(!refuses(3) && refuses(5), "a zone that was reset is empty");
+}
+
+#[test]
 fn a_cut_zone_keeps_a_prefix_and_its_pointer_agrees() {
     let world = SimWorld::of(1, 1, &DeviceSpec::zoned("z", 8 * BLOCK, 8 * BLOCK));
     let device = &world.sims()[0];

@@ -112,8 +112,12 @@ impl FileDevice {
     /// How this device resets a zone. A file keeps its space: a write over it is up to three times as fast as
     /// a write for which the filesystem must allocate space again, and the next flush need not write the
     /// filesystem's journal.
-    fn reset(&self) -> RangeDrop {
+    fn reset(&self, offset_bytes: u64) -> RangeDrop {
         match self.kind {
+            // A zone that takes writes anywhere has no write pointer to reset.
+            BackingKind::Zoned if self.info.zones.is_some_and(|z| z.is_conventional(offset_bytes)) => {
+                RangeDrop::Nothing
+            }
             BackingKind::Regular => RangeDrop::Nothing,
             BackingKind::Block => RangeDrop::Discard,
             BackingKind::Zoned => RangeDrop::Reset,
@@ -238,7 +242,7 @@ impl Device for FileDevice {
     }
 
     fn reset_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
-        self.drop_range(self.reset(), offset_bytes, len_bytes, None)
+        self.drop_range(self.reset(offset_bytes), offset_bytes, len_bytes, None)
     }
 
     fn discard_within(&self, offset_bytes: u64, len_bytes: u64, limit: Duration) -> Result<(), DeviceError> {
@@ -251,7 +255,7 @@ impl Device for FileDevice {
         len_bytes: u64,
         limit: Duration,
     ) -> Result<(), DeviceError> {
-        self.drop_range(self.reset(), offset_bytes, len_bytes, Some(limit))
+        self.drop_range(self.reset(offset_bytes), offset_bytes, len_bytes, Some(limit))
     }
 
     fn unanswered(&self) -> usize {
@@ -261,15 +265,38 @@ impl Device for FileDevice {
     fn zone_report(&self, offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError> {
         let Some(zones) = self.info.zones else { return Ok(None) };
         self.info.check_range(offset_bytes, zones.zone_bytes)?;
-        let zone = block::report_zone(&self.file, offset_bytes)
-            .map_err(|errno| self.error("report", offset_bytes, zones.zone_bytes, errno))?;
+        let failed = |errno| self.error("report", offset_bytes, zones.zone_bytes, errno);
+        let reported = block::report_zones(&self.file, offset_bytes, 1).map_err(failed)?;
+        let zone = reported.first().ok_or(Errno::INVAL).map_err(failed)?;
         match zone.written_bytes() {
-            Some(written_bytes) => Ok(Some(ZoneReport { written_bytes })),
+            Some(written_bytes) => Ok(Some(ZoneReport { written_bytes, is_active: zone.is_active() })),
             None => {
                 let reason = "the zone is read-only or offline".to_owned();
                 Err(DeviceError::Zone { device: self.info.name.clone(), offset_bytes, reason })
             }
         }
+    }
+
+    fn active_zones(&self) -> Result<Vec<u64>, DeviceError> {
+        let mut active = Vec::new();
+        if self.kind == BackingKind::Zoned {
+            block::for_each_zone(&self.file, self.info.size_bytes, |zone| {
+                active.extend(zone.is_active().then(|| zone.start_bytes()));
+                Ok::<(), Errno>(())
+            })
+            .map_err(|errno| self.error("report", 0, self.info.size_bytes, errno))?;
+        }
+        Ok(active)
+    }
+
+    fn finish_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        self.info.check_range(offset_bytes, len_bytes)?;
+        let Some(zones) = self.info.zones.filter(|zones| !zones.is_conventional(offset_bytes)) else {
+            return Ok(());
+        };
+        debug_assert_eq!(zones.zone_bytes, len_bytes, "a whole zone is finished");
+        let finished = block::finish_zones(&self.file, offset_bytes, len_bytes);
+        finished.map_err(|errno| self.error("finish", offset_bytes, len_bytes, errno))
     }
 
     fn resized(&self, size_bytes: Option<u64>) -> Result<Arc<dyn Device>, DeviceError> {

@@ -274,14 +274,33 @@ fn zones_of(file: &File, path: &Path, size_bytes: u64) -> Result<Option<ZoneInfo
     if !zone_bytes.is_multiple_of(BLOCK_BYTES as u64) || !size_bytes.is_multiple_of(zone_bytes) {
         return refuse("the device is not whole zones of whole blocks");
     }
-    for start in (0..size_bytes).step_by(usize::try_from(zone_bytes).expect("a zone fits memory")) {
-        let zone = block::report_zone(file, start).map_err(system)?;
-        if !zone.is_sequential() {
-            return refuse("a zone is not for sequential writes");
+    let (mut conventional_zones, mut refused) = (0, None);
+    block::for_each_zone(file, size_bytes, |zone| {
+        if zone.is_conventional() && zone.start_bytes() == u64::from(conventional_zones) * zone_bytes {
+            conventional_zones += 1;
+        } else if zone.is_conventional() {
+            refused = Some("a zone that takes writes anywhere lies behind one that does not");
+        } else if !zone.is_sequential() {
+            refused = Some("a zone is not for sequential writes");
+        } else if !zone.is_wholly_writable() {
+            refused = Some("a zone's capacity is less than its size");
         }
-        if !zone.is_wholly_writable() {
-            return refuse("a zone's capacity is less than its size");
-        }
+        Ok::<(), Errno>(())
+    })
+    .map_err(system)?;
+    if let Some(reason) = refused {
+        return refuse(reason);
     }
-    Ok(Some(ZoneInfo { zone_bytes }))
+    let active_zones_max = active_zones_max(file).map_err(system)?;
+    Ok(Some(ZoneInfo { zone_bytes, conventional_zones, active_zones_max }))
+}
+
+/// Most zones of the device that may be active at once, as the kernel tells; 0 if there is no limit.
+fn active_zones_max(file: &File) -> Result<u32, Errno> {
+    let device = rustix::fs::fstat(file)?.st_rdev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    // A partition has the limit of its drive. Kernels before 5.9 tell of none.
+    let queue = |above: &str| format!("/sys/dev/block/{major}:{minor}/{above}queue/max_active_zones");
+    let told = ["", "../"].iter().find_map(|above| std::fs::read_to_string(queue(above)).ok());
+    Ok(told.and_then(|number| number.trim().parse().ok()).unwrap_or(0))
 }

@@ -55,6 +55,7 @@ impl Log {
     pub(super) fn seal(&self, open: &mut Option<OpenSegment>) {
         if let Some(segment) = open.take() {
             assert!(segment.is_pushed(), "a segment is sealed when all of it was pushed");
+            segment.end();
             self.write_queue.seal(segment.id());
         }
     }

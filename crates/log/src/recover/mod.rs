@@ -150,6 +150,7 @@ impl Log {
         let (current, resilvered) = if pool.is_for_reading() {
             (None, Vec::new())
         } else {
+            pool.finish_old_zones();
             let current = match pool.allocate(accepted.next_segment, SegmentStream::CommitLog) {
                 Err(PoolError::NoSpace) => None,
                 other => Some(other.map_err(unreadable)?),

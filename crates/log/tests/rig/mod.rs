@@ -42,7 +42,7 @@ impl Shape {
     pub fn world(self, seed: u64) -> SimWorld {
         let size = ZONES * ZONE_BYTES;
         let spec = if self.zoned {
-            DeviceSpec::zoned("flash", size, ZONE_BYTES)
+            DeviceSpec::zoned_drive("flash", size, ZONE_BYTES, (3, warpfire_pool::ACTIVE_ZONES_MIN))
         } else {
             DeviceSpec::append_only("flash", size)
         };

@@ -323,6 +323,11 @@ impl Devices {
         self.state(index) == DeviceState::Present
     }
 
+    /// The device, if it is open.
+    pub(crate) fn device(&self, index: DeviceIndex) -> Option<Arc<dyn Device>> {
+        self.set.load().opened(index).map(|(_, device, _)| Arc::clone(device))
+    }
+
     /// The devices that can be read.
     pub(crate) fn all_readable(&self) -> Vec<Arc<dyn Device>> {
         let set = self.set.load();

@@ -2,6 +2,8 @@
 
 // Stands in for a device that the pool has closed.
 mod closed_device;
+// Finishes zones on devices that limit the number of those that are written and not full.
+pub(crate) mod active_zones;
 // Plans the bulk segments that fit into free zones.
 pub(crate) mod capacity;
 // Counts the operations on each device.

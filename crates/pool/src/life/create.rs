@@ -14,6 +14,7 @@ use warpfire_format::root::{
 use warpfire_format::segment::SegmentKind;
 use warpfire_units::{BLOCK_BYTES, COLUMNS_MAX, PARITY_MAX};
 
+use crate::device::active_zones::{ACTIVE_ZONES_MIN, finish_old_zones, has_too_few};
 use crate::device::geometry::{
     Geometry, SEGMENT_PAYLOAD_MIN_BYTES, ZONES_MIN, default_zone_bytes, device_bytes_min, shape,
 };
@@ -90,6 +91,7 @@ impl Pool {
         // new ones.
         for device in &devices {
             empty_root_zones(device.as_ref(), zone_bytes)?;
+            finish_old_zones(device.as_ref());
         }
         let roots = Roots {
             sequence: 0,
@@ -131,6 +133,12 @@ impl Pool {
         roots.ends.fill(next);
         Ok(())
     }
+}
+
+/// Why a device is refused that allows too few active zones.
+pub(crate) fn too_few(device: &dyn Device) -> String {
+    let (name, most) = (&device.info().name, device.info().zones.map_or(0, |zones| zones.active_zones_max));
+    format!("{name} allows {most} zones that are written and not full; a pool needs {ACTIVE_ZONES_MIN}")
 }
 
 fn impossible(reason: String) -> DeviceSetError {
@@ -205,6 +213,9 @@ fn verify_shape(
                 info.name, info.size_bytes
             )));
         }
+    }
+    if let Some(device) = devices.iter().find(|device| has_too_few(device.as_ref())) {
+        return Err(impossible(too_few(device.as_ref())));
     }
     assert!(zone_blocks >= ZONE_BLOCKS_MIN, "a root fits into a zone");
     Ok(zone_blocks)

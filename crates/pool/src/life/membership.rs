@@ -33,9 +33,10 @@ use warpfire_env::{Device, Random, unanswered};
 use warpfire_format::root::{DEVICES_MAX, DeviceEntry, DeviceUse, PoolLabel};
 use warpfire_units::{DeviceIndex, ZoneIndex};
 
+use crate::device::active_zones::{finish_old_zones, has_too_few};
 use crate::device::geometry::device_bytes_min;
 use crate::error::{DeviceSetError, MembershipError, PoolError};
-use crate::life::create::{clear_old_root_places, empty_root_zones, random_uuid};
+use crate::life::create::{clear_old_root_places, empty_root_zones, random_uuid, too_few};
 use crate::life::find_roots::{FoundRoot, find_roots, unsupported_root};
 use crate::life::history::is_diverged;
 use crate::life::open::whole_root;
@@ -94,6 +95,7 @@ impl Pool {
         inner.repeat_inherited(&mut roots)?;
         // A root of an older pool must not stand beside the first root of this one.
         empty_root_zones(device.as_ref(), inner.zone_bytes())?;
+        finish_old_zones(device.as_ref());
         clear_old_root_places(device.as_ref(), inner.zone_bytes())?;
         device.flush()?;
         let point = inner.next_point(&roots);
@@ -497,6 +499,9 @@ impl Inner {
         if let Some(own) = info.zones.filter(|own| own.zone_bytes != zone_bytes) {
             let found_bytes = own.zone_bytes;
             return Err(MembershipError::OtherZones { device: name, found_bytes, zone_bytes }.into());
+        }
+        if has_too_few(device.as_ref()) {
+            return Err(DeviceSetError::Impossible(too_few(device.as_ref())).into());
         }
         let (size_bytes, least_bytes) = (info.size_bytes, device_bytes_min(Some(zone_bytes)));
         if size_bytes < least_bytes {

@@ -169,7 +169,10 @@ impl Pool {
         // Readers that still hold the old segment read the old zones.
         let stripes = segment.stripes.read().clone();
         let resilvered = Arc::new(PoolSegment::new(&descriptor, &inner.codes, stripes, segment.moment));
-        inner.segments.write().insert(id, resilvered);
+        inner.segments.write().insert(id, Arc::clone(&resilvered));
+        if !written.is_empty() {
+            inner.finish_zones(&resilvered);
+        }
         if failure.is_none() {
             inner.damaged.lock().remove(&id);
         }

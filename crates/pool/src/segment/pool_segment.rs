@@ -10,7 +10,7 @@
 //! 4. `broken` never becomes false again.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use warpfire_env::sync::{Mutex, RwLock};
 use warpfire_erasure::Code;
@@ -59,6 +59,8 @@ pub(crate) struct PoolSegment {
     pub moment: u64,
     /// Columns that missed a write (`Inner::note_lost`).
     pub lost: Mutex<Vec<LostColumn>>,
+    /// Number of its stripes once no more follow; `u32::MAX` until then. Read and written under `stripes`.
+    pub ends_at: AtomicU32,
     /// Whether a write failed on more columns than parity covers: nothing more is written then.
     pub broken: AtomicBool,
     /// Whether a read that had to work without a device was reported.
@@ -86,6 +88,7 @@ impl PoolSegment {
             stripes: RwLock::new(stripes),
             moment,
             lost: Mutex::new(d.lost.clone()),
+            ends_at: AtomicU32::new(u32::MAX),
             broken: AtomicBool::new(false),
             is_degraded_read_reported: AtomicBool::new(false),
         }

@@ -189,7 +189,21 @@ impl SegmentWriter {
     /// Ends the segment and returns its descriptor. Its stripes stay readable. No device is written.
     #[must_use]
     pub fn seal(self) -> SegmentDescriptor {
+        self.end();
         self.segment.descriptor(SegmentState::Sealed)
+    }
+
+    /// Says that no stripe follows those that were prepared. When all of these are written, zones that are
+    /// not full are finished on devices that limit their number.
+    pub fn end(&self) {
+        let written = {
+            let stripes = self.segment.stripes.write();
+            self.segment.ends_at.store(self.prepared.count(), Relaxed);
+            stripes.count()
+        };
+        if written == self.prepared.count() || self.segment.broken.load(Acquire) {
+            self.pool.finish_zones(&self.segment);
+        }
     }
 }
 
@@ -263,8 +277,15 @@ impl PreparedStripe {
         let mut unflushed = self.pool.unflushed.lock();
         unflushed.entry(segment.id).or_insert_with(|| (Arc::clone(segment), self.place.stripe));
         drop(unflushed);
-        let place = segment.stripes.write().push(self.place.rows);
+        let (place, is_last) = {
+            let mut stripes = segment.stripes.write();
+            let place = stripes.push(self.place.rows);
+            (place, stripes.count() == segment.ends_at.load(Relaxed))
+        };
         assert_eq!(place, self.place, "stripes are submitted in the order in which they were prepared");
+        if is_last {
+            self.pool.finish_zones(segment);
+        }
         // A first read of a stripe that was just written needs no header block. Mirrors are read by walks
         // only.
         if segment.kind == SegmentKind::Bulk {
