@@ -8,9 +8,9 @@
 use warpfire_format::commit::{CommitRecord, CommitRecordBuilder};
 use warpfire_format::fs::{
     Attrs, Dentry, Extent, ExtentMap, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent,
-    InodeEdit, Key, PoolRecordId, SnapshotRecord, SnapshotRuleRecord, VolumeId, VolumeRecord, WishesRecord,
-    decode_counter, decode_region, decode_xattr, dentry_key, encode_counter, encode_region, encode_xattr,
-    inode_key, region_key, xattr_key,
+    InodeEdit, InodeTime, Key, PoolRecordId, SnapshotRecord, SnapshotRuleRecord, VolumeId, VolumeRecord,
+    WishesRecord, decode_counter, decode_region, decode_xattr, dentry_key, encode_counter, encode_region,
+    encode_xattr, inode_key, region_key, xattr_key,
 };
 use warpfire_format::log_frame::{LogFrame, RecordFragment};
 use warpfire_format::log_state::LogState;
@@ -21,6 +21,10 @@ use warpfire_format::root::{
 use warpfire_format::root_copy;
 use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind, SegmentState, SegmentStream};
 use warpfire_format::state_frame::{SavedState, StateFrame, StatePiece};
+use warpfire_format::stream::{
+    FileAttributes, FrameHeader, FrameKind, MadeFile, Piece, PieceSource, ReceiveState, Received, StreamEnd,
+    StreamHeader, StreamMark, StreamRecord, StreamRecords, StreamSnapshot, put_frame,
+};
 use warpfire_format::stripe::{StripeHeader, StripeIdentity};
 use warpfire_format::table::{
     DataBlock, DataBlockBuilder, KeyVersion, Partition, PartitionBuilder, TopBuilder, TopIndex, VersionKind,
@@ -54,6 +58,7 @@ pub const DECODERS: &[Decoder] = &[
     Decoder { name: "edit", run: edit, valid: valid_edits },
     Decoder { name: "region", run: region, valid: valid_regions },
     Decoder { name: "small_values", run: small_values, valid: valid_small_values },
+    Decoder { name: "stream", run: stream, valid: valid_streams },
 ];
 
 /// Decodes the bytes as they are, and then with the checksum of the rest in the first four.
@@ -218,6 +223,31 @@ fn small_values(data: &[u8]) {
     let _ = SnapshotRuleRecord::decode(data);
     let _ = decode_counter(data);
     let _ = decode_xattr(data);
+}
+
+fn stream(data: &[u8]) {
+    as_is_and_sealed(data, |frame| {
+        let Ok((header, payload)) = FrameHeader::verify(frame) else { return };
+        let mut again = Vec::new();
+        put_frame(&mut again, header.kind, |out| out.extend_from_slice(payload));
+        assert_eq!(again, frame, "one encoding");
+    });
+    let mut again = Vec::new();
+    if let Ok(header) = StreamHeader::decode(data) {
+        header.encode(&mut again);
+        assert_eq!(again, data, "one encoding");
+    }
+    let _ = (StreamMark::decode(data), StreamEnd::decode(data));
+    let _ = ReceiveState::decode(data);
+    if let Ok(received) = Received::decode(data) {
+        assert_eq!(received.encode(), data, "one encoding");
+    }
+    assert!(StreamRecords::whole_bytes(data) <= data.len());
+    if let Ok(records) = StreamRecords::new(data).collect::<Result<Vec<_>, _>>() {
+        again.clear();
+        records.iter().for_each(|record| record.encode(&mut again, &mut Vec::new()));
+        assert_eq!(again, data, "one encoding");
+    }
 }
 
 fn uuid(n: u128) -> Uuid {
@@ -520,6 +550,58 @@ fn valid_regions() -> Vec<Vec<u8>> {
     map.overlay(Extent::hole(5000, 100));
     encode_region(&mut operand, &map, true);
     vec![value, operand]
+}
+
+fn valid_streams() -> Vec<Vec<u8>> {
+    let made = InodeTime { seconds: -5, nanos: 6 };
+    let snapshot = |number| StreamSnapshot { number, made, name: b"monday".to_vec() };
+    let header = StreamHeader {
+        pool: uuid(9),
+        snapshot: snapshot(8),
+        base: Some(snapshot(7)),
+        inodes: 5,
+        file_bytes: 6,
+        root: b"/srv".to_vec(),
+    };
+    let mark = StreamMark { records: 1, data_bytes: 2, hash: [3; 32] };
+    let attributes = FileAttributes { permissions: 0o644, uid: 1, gid: 2, mtime: made, atime: made };
+    let pieces = vec![
+        Piece { len_bytes: 5, source: PieceSource::Bytes(b"hello") },
+        Piece { len_bytes: 9, source: PieceSource::Hole },
+        Piece { len_bytes: 7, source: PieceSource::Data(4) },
+    ];
+    let file = MadeFile {
+        kind: FileKind::Regular,
+        name: b"name",
+        number: 3,
+        attributes,
+        rdev: 0,
+        target: b"",
+        pieces: pieces.clone(),
+    };
+    let records = [
+        StreamRecord::Enter(b"d"),
+        StreamRecord::Stash { name: b"a", number: 5, keeps: true },
+        StreamRecord::Make(file),
+        StreamRecord::Write { offset: 100, pieces },
+        StreamRecord::Attributes(attributes),
+        StreamRecord::SetXattr { name: b"user.a", value: b"b" },
+        StreamRecord::Up(1),
+    ];
+    let (mut all, mut head, mut frame) = (Vec::new(), Vec::new(), Vec::new());
+    records.iter().for_each(|record| record.encode(&mut all, &mut Vec::new()));
+    header.encode(&mut head);
+    put_frame(&mut frame, FrameKind::Records, |out| out.extend_from_slice(&all));
+    let received = Received {
+        pool: uuid(9),
+        inode: 4,
+        hash: [5; 32],
+        snapshot: snapshot(8),
+        root: b"/".to_vec(),
+        kept_as: b"kept".to_vec(),
+    };
+    let state = ReceiveState { header, mark, record_bytes: 5, is_complete: false };
+    vec![all, head, frame, received.encode(), state.encode()]
 }
 
 fn valid_small_values() -> Vec<Vec<u8>> {

@@ -81,6 +81,12 @@ pub enum ErrorKind {
     Unsupported,
     /// The snapshot has holds. Release them first.
     Held,
+    /// A stream of a snapshot cannot be written or read, was cut, or has changed on its way. Send its rest:
+    /// everything up to the last mark is kept.
+    StreamBroken,
+    /// A stream of a snapshot does not fit the directory that shall receive it. The text says which one
+    /// would.
+    StreamRefused,
     /// None of the above, such as renaming the root, or a commit with an unknown outcome.
     /// [`errno`](Error::errno) and the text say more.
     Other,

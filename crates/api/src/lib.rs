@@ -58,6 +58,7 @@ mod snapshot;
 mod snapshot_policy;
 mod snapshot_rules;
 mod stats;
+mod stream;
 mod tree;
 mod trim;
 mod tune;
@@ -93,6 +94,7 @@ pub use stats::{
     CacheMemory, DefragmentCounts, DeviceCounters, DeviceState, DeviceStats, Space, StateAge, Stats,
     TransactionCounts,
 };
+pub use stream::{ReceiveProgress, ReceivedStream, ResumeToken, SendOptions, SentStream};
 pub use trim::TrimReport;
 pub use tune::{DataGuarantee, TunePlan, Tuning};
 pub use tx::{FileVersion, Savepoint, Tx, TxEngine};
@@ -101,6 +103,8 @@ pub use warpfire::Warpfire;
 pub use warpfire_env::Timestamp;
 pub use warpfire_format::fs::FORMAT_VERSION;
 pub use warpfire_fs::SpaceInfo;
+/// The commit that [`Warpfire::receive_by`] has made by its caller, and its error.
+pub use warpfire_fs::{FsError, Transaction};
 /// The bound of the parameter of [`Warpfire`], [`Dir`] and [`File`], for functions that work on a pool and
 /// inside a transaction alike.
 pub use warpfire_meta::Storage;

@@ -93,6 +93,11 @@ impl OpenPool {
         Ok(OpenPool { fs: Arc::new(fs), has_background, pool })
     }
 
+    /// The name of the pool.
+    pub fn uuid(&self) -> warpfire_format::Uuid {
+        self.pool.status().uuid
+    }
+
     /// Whether the pool is open for reading.
     pub fn is_read_only(&self) -> bool {
         self.pool.is_for_reading()

@@ -18,6 +18,7 @@ use crate::metadata::SetMetadata;
 use crate::open_pool::{Engine, OpenPool};
 use crate::returns::{RETURN_INTERVAL, ReturningDevices};
 use crate::stats::Stats;
+use crate::stream::ReceivingTargets;
 use crate::upkeep::{LostDevices, WATCH_INTERVAL, keep_pace};
 use crate::upkeep_pace::UpkeepPace;
 use crate::wishes::WishBook;
@@ -74,6 +75,7 @@ pub(crate) struct SharedPool {
     /// Held by a [`transact`](Warpfire::transact) that has met many conflicts. New transactions wait for it a
     /// while.
     pub priority: ReentrantMutex<()>,
+    pub receiving: ReceivingTargets,
 }
 
 impl<E: Storage> Clone for Warpfire<E> {
@@ -166,6 +168,7 @@ impl Warpfire {
             open_pool,
             tasks: Mutex::new(tasks),
             priority: ReentrantMutex::new(()),
+            receiving: ReceivingTargets::default(),
         });
         Ok(Warpfire { fs: Arc::clone(&shared.open_pool.fs), shared, identity: Arc::new(identity) })
     }

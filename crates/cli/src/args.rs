@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     cat, chmod, chown, completions, cp, device, df, du, find, fsck, help, inspect, label, ln, ls, man, mkdir,
-    mkfs, mount, mv, recover, rm, scan, scrub, slice, snapshot, stat, status, touch, trim, truncate, tune,
-    tx, umount, upkeep, version,
+    mkfs, mount, mv, receive, recover, rm, scan, scrub, send, slice, snapshot, stat, status, touch, trim,
+    truncate, tune, tx, umount, upkeep, version,
 };
 
 const EXAMPLES: &str = "\
@@ -106,6 +106,10 @@ pub enum Command {
     Label(label::Args),
     /// Keep a pool as it is now, under a name; list and delete such snapshots.
     Snapshot(snapshot::Args),
+    /// Write a snapshot, or the changes since one, to stdout as a stream.
+    Send(send::Args),
+    /// Read a stream from stdin into a directory of a pool.
+    Receive(receive::Args),
     /// Copy files into a pool, out of it, or inside it.
     Cp(cp::Args),
     /// List directories.

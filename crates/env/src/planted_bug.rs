@@ -80,11 +80,13 @@ pub enum PlantedBug {
     CensusWithoutMemory,
     /// Copies of roots of parts that were written apart are taken for those of one pool.
     CopiesApartAccepted,
+    /// A receiver notes a mark before it has written the bytes before the mark.
+    MarkBeforeBytes,
 }
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 37] = [
+    const ALL: [(PlantedBug, &str); 38] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -122,6 +124,7 @@ impl PlantedBug {
         (PlantedBug::ChangedRootNotCopied, "changed-root-not-copied"),
         (PlantedBug::CensusWithoutMemory, "census-without-memory"),
         (PlantedBug::CopiesApartAccepted, "copies-apart-accepted"),
+        (PlantedBug::MarkBeforeBytes, "mark-before-bytes"),
     ];
 
     fn named(name: &str) -> Option<PlantedBug> {

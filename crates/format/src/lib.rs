@@ -29,6 +29,7 @@ mod root_wishes;
 pub mod segment;
 mod segment_columns;
 pub mod state_frame;
+pub mod stream;
 pub mod stripe;
 pub mod table;
 mod unsupported;

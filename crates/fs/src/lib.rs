@@ -23,9 +23,11 @@ mod node;
 mod op;
 mod orphan;
 mod path;
+mod receive;
 mod rollback;
 mod schema;
 mod scratch;
+mod send;
 mod slice;
 mod snapshot;
 mod snapshot_rule;
@@ -33,6 +35,7 @@ mod space;
 mod stamp;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod tx;
 
 pub use attrs::{Attr, NewMode, SetAttr, SetTime, XattrMode};
@@ -44,11 +47,17 @@ pub use names::{DirEntry, DirHandle, FilePlace, HandleVisitor, NewFile, RenameMo
 pub use node::{Node, NodeRef};
 pub use op::{CallNumber, Savepoint, TransactionCounts};
 pub use path::{Follow, Resolved};
+pub use receive::{
+    ReceiveError, ReceiveState, ReceiveTarget, ReceivedTree, Receiver, StreamEnd, StreamHeader, StreamMark,
+    StreamSnapshot,
+};
 pub use rollback::Rollback;
 pub use schema::FsSchema;
+pub use send::{SendError, SendOrder, SentStream};
 pub use slice::{InsertSource, YankLimit, YankedSlice};
 pub use snapshot::{SnapshotFs, SnapshotInfo};
 pub use space::SpaceInfo;
+pub use transfer::RECEIVE_NAME;
 pub use tx::{FileVersion, Invalidation, PendingCommit, Transaction, TxFs};
 pub use warpfire_format::fs::FileKind;
 pub use warpfire_units::Seq;

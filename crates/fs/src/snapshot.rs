@@ -21,12 +21,12 @@ use warpfire_format::fs::{
     inode_key, snapshot_range,
 };
 use warpfire_meta::{
-    Admit, Batch, Direction, KeyRange, ScanPage, SnapshotStore, SnapshotView, Storage, Store,
+    Admit, Batch, CommitError, Direction, KeyRange, ScanPage, SnapshotStore, SnapshotView, Storage, Store,
 };
 use warpfire_units::Seq;
 
 use crate::damage::{NO_ROOT_INODE, SNAPSHOT_RECORDS_DIFFER};
-use crate::deferred::Deferred;
+use crate::deferred::{BYTES, Deferred, INODES};
 use crate::error::FsError;
 use crate::fs::{AtimeMode, Fs, FsOptions, ROOT_INO};
 use crate::inode_numbers::InodeNumbers;
@@ -106,6 +106,79 @@ impl SnapshotSums {
     pub(crate) fn bytes(&self) -> u64 {
         u64::try_from(*self.bytes.lock()).unwrap_or(u64::MAX)
     }
+}
+
+/// The call of the engine that commits changes and makes a snapshot of them.
+type CommitWithSnapshot<E> =
+    fn(&E, &Batch, Admit, &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError>;
+
+/// A snapshot that the commit of a transaction makes of its own changes.
+pub(crate) struct CommitSnapshot<E> {
+    name: Box<[u8]>,
+    commit: CommitWithSnapshot<E>,
+}
+
+impl<E: SnapshotStore> CommitSnapshot<E> {
+    /// A snapshot with this name.
+    ///
+    /// # Errors
+    /// `Invalid` and `NameTooLong` for a name that none can have.
+    pub(crate) fn named(name: &[u8]) -> Result<CommitSnapshot<E>, FsError> {
+        check_snapshot_name(name)?;
+        let commit: CommitWithSnapshot<E> =
+            |engine, batch, admit, build| engine.commit_with_snapshot(batch, admit, build);
+        Ok(CommitSnapshot { name: name.into(), commit })
+    }
+}
+
+impl<E: Storage> Fs<E> {
+    /// Commits changes and makes a snapshot that shows them. The caller is alone in the base.
+    ///
+    /// # Errors
+    /// As `create_snapshot`; nothing is committed then.
+    pub(crate) fn commit_with_snapshot(
+        &self,
+        wanted: &CommitSnapshot<E>,
+        changes: &Batch,
+        admit: Admit,
+    ) -> Result<SnapshotInfo, FsError> {
+        assert!(self.call_gate.is_entered(), "a snapshot is made while no call runs");
+        let made = stamp(self.clock.now());
+        let name_key = Key::SnapshotName(self.volume, &wanted.name).encode();
+        let _locked = self.engine.lock(&[&name_key]);
+        self.check_new_snapshot(&name_key)?;
+        let sums = self.deferred.sums();
+        let sum = |n: usize| (sums[n] + changes.sums()[n]).max(0).cast_unsigned();
+        let (inodes, bytes) = (sum(INODES), sum(BYTES));
+        let record =
+            SnapshotRecord { made, inodes, bytes, rule: None, holds: Vec::new(), name: &wanted.name };
+        let seq = (wanted.commit)(&self.engine, changes, admit, &mut |seq, batch| {
+            put_records(seq, &record, self.volume, &name_key, batch);
+        })?;
+        self.snapshots.add(bytes);
+        Ok(SnapshotInfo::of(seq, &record))
+    }
+
+    /// Checks that no snapshot has the name with this key, and that there is room for one more.
+    fn check_new_snapshot(&self, name_key: &[u8]) -> Result<(), FsError> {
+        if self.engine.get(name_key, Seq::MAX, &mut Vec::new())? {
+            return Err(FsError::Exists);
+        }
+        if self.snapshots.count.load(Ordering::Relaxed) >= SNAPSHOTS_MAX {
+            return Err(FsError::NoSpace);
+        }
+        Ok(())
+    }
+}
+
+/// Puts both records of a snapshot into a batch.
+fn put_records(seq: Seq, record: &SnapshotRecord<'_>, volume: VolumeId, name_key: &[u8], batch: &mut Batch) {
+    let mut value = Vec::new();
+    record.encode(&mut value);
+    batch.put(&Key::Snapshot(seq, volume).encode(), &value);
+    value.clear();
+    SnapshotName { seq }.encode(&mut value);
+    batch.put(name_key, &value);
 }
 
 /// Calls `visit` with each snapshot after `after`, by rising seq, until it returns `false`.
@@ -230,22 +303,11 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let _exclusive = self.call_gate.enter_exclusive();
         let name_key = Key::SnapshotName(self.volume, name).encode();
         let _locked = self.engine.lock(&[&name_key]);
-        let mut value = Vec::new();
-        if self.engine.get(&name_key, Seq::MAX, &mut value)? {
-            return Err(FsError::Exists);
-        }
-        if self.snapshots.count.load(Ordering::Relaxed) >= SNAPSHOTS_MAX {
-            return Err(FsError::NoSpace);
-        }
+        self.check_new_snapshot(&name_key)?;
         let [inodes, bytes, _] = self.deferred.sums().map(|sum| sum.max(0).cast_unsigned());
         let record = SnapshotRecord { made, inodes, bytes, rule, holds: Vec::new(), name };
         let seq = self.engine.commit_snapshot(&mut |seq, batch| {
-            value.clear();
-            record.encode(&mut value);
-            batch.put(&Key::Snapshot(seq, self.volume).encode(), &value);
-            value.clear();
-            SnapshotName { seq }.encode(&mut value);
-            batch.put(&name_key, &value);
+            put_records(seq, &record, self.volume, &name_key, batch);
         })?;
         self.snapshots.add(bytes);
         Ok(SnapshotInfo::of(seq, &record))

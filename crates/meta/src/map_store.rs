@@ -397,6 +397,16 @@ impl<S: Schema> SnapshotStore for MapStore<S> {
         Ok(seq)
     }
 
+    fn commit_with_snapshot(
+        &self,
+        changes: &Batch,
+        admit: Admit,
+        build: &mut dyn FnMut(Seq, &mut Batch),
+    ) -> Result<Seq, CommitError> {
+        self.commit(changes, None, admit)?;
+        self.commit_snapshot(build)
+    }
+
     fn drop_snapshot(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {
         self.commit(batch, None, Admit::Reserve)?;
         self.registry.forget(seq);

@@ -307,6 +307,15 @@ pub trait SnapshotStore: Store {
     /// the record that names the seq. The snapshot is durable after the next sync, as every commit is.
     fn commit_snapshot(&self, build: &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError>;
 
+    /// Commits changes, and makes a persistent snapshot that shows them and nothing later. A crash keeps both
+    /// or neither. `changes` have no read set: the caller has checked them.
+    fn commit_with_snapshot(
+        &self,
+        changes: &Batch,
+        admit: Admit,
+        build: &mut dyn FnMut(Seq, &mut Batch),
+    ) -> Result<Seq, CommitError>;
+
     /// Drops a persistent snapshot: commits `batch`, which removes its record, and makes that durable. Then
     /// its versions may go. After an error the snapshot is still held until the store is opened again.
     fn drop_snapshot(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError>;

@@ -25,7 +25,7 @@ use std::thread::{self, JoinHandle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use warpfire_env::IntervalTask;
-use warpfire_fs::{Fs, FsError, NodeRef, Rollback};
+use warpfire_fs::{Fs, FsError, NodeRef, Rollback, Transaction};
 use warpfire_fuse::{Filesystem, Notifier};
 use warpfire_meta::{SnapshotStore, Storage};
 
@@ -85,6 +85,22 @@ pub fn mount<E: Storage + SnapshotStore>(
     mountpoint: &Path,
     options: &MountOptions,
 ) -> Result<Session, MountError> {
+    mount_with_commits(fs, mountpoint, options).map(|(session, _)| session)
+}
+
+/// Commits a transaction of the mounted filesystem. The kernel drops what the commit has changed.
+pub type Commits<E> = Arc<dyn Fn(Transaction<E>) -> Result<(), FsError> + Send + Sync>;
+
+/// As [`mount`]. Also returns how other callers in this process may change the filesystem: by transactions.
+/// They need not end before the mount; their commits fail then as every call does.
+///
+/// # Errors
+/// As [`mount`].
+pub fn mount_with_commits<E: Storage + SnapshotStore>(
+    fs: Arc<Fs<E>>,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> Result<(Session, Commits<E>), MountError> {
     let at = Mountpoint::find(mountpoint)?;
     let path = at.path().to_owned();
     let threads_failed = |e| system_error(&path, "start threads", e);
@@ -116,6 +132,11 @@ pub fn mount<E: Storage + SnapshotStore>(
         failures: Arc::clone(&failures),
     };
     let views = Arc::new(Views::new(Arc::clone(&fs), main, options).map_err(threads_failed)?);
+    let committing = Arc::downgrade(&views);
+    let commits: Commits<E> = Arc::new(move |transaction| match committing.upgrade() {
+        Some(views) => views.commit_announced(transaction),
+        None => Err(FsError::Ended),
+    });
     let control: Arc<dyn TransactionControl> = Arc::clone(&views) as Arc<dyn TransactionControl>;
     let context = ServerContext {
         connection: KernelConnection::default(),
@@ -175,7 +196,7 @@ pub fn mount<E: Storage + SnapshotStore>(
         let signals = if options.unmount_on_hangup { &ENDS[..] } else { &ENDS[..2] };
         session.signals = Some(watch_signals(signals, mounted, detached).map_err(threads_failed)?);
     }
-    Ok(session)
+    Ok((session, commits))
 }
 
 /// Negotiates the protocol with the kernel and starts the serving threads. When the kernel has ended the

@@ -288,6 +288,8 @@ fn kind_word(kind: ErrorKind) -> &'static str {
         ErrorKind::NoMemory => "no_memory",
         ErrorKind::Unsupported => "unsupported",
         ErrorKind::Held => "held",
+        ErrorKind::StreamBroken => "stream_broken",
+        ErrorKind::StreamRefused => "stream_refused",
         _ => "failed",
     }
 }

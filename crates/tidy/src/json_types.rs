@@ -136,7 +136,7 @@ impl JsonTypes {
         };
         Ok(match name.as_str() {
             "String" | "str" | "Cow" => "text".to_owned(),
-            "u8" | "u16" | "u32" | "u64" | "usize" | "i32" | "i64" => "integer".to_owned(),
+            "u8" | "u16" | "u32" | "u64" | "usize" | "i16" | "i32" | "i64" => "integer".to_owned(),
             "f64" => "number".to_owned(),
             "bool" => "boolean".to_owned(),
             "Option" => format!("{} or null", argument(inner)?),

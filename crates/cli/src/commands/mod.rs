@@ -26,10 +26,12 @@ pub mod mkdir;
 pub mod mkfs;
 pub mod mount;
 pub mod mv;
+pub mod receive;
 pub mod recover;
 pub mod rm;
 pub mod scan;
 pub mod scrub;
+pub mod send;
 pub mod slice;
 pub mod snapshot;
 pub mod stat;
@@ -81,6 +83,8 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Recover(args) => recover::run(&args),
         Command::Label(args) => label::run(&args),
         Command::Snapshot(args) => snapshot::run(&args),
+        Command::Send(args) => send::run(&args),
+        Command::Receive(args) => receive::run(&args),
         Command::Trim(args) => trim::run(&args),
         Command::Upkeep(args) => upkeep::run(&args),
         Command::Tune(args) => tune::run(&args),

@@ -33,6 +33,7 @@ mod slices;
 mod snapshots;
 mod status;
 mod storage_errors;
+mod streams;
 mod system;
 mod terminal;
 mod transactions;

@@ -74,12 +74,12 @@ pub struct InodeTime {
 }
 
 impl InodeTime {
-    pub(super) fn encode(self, out: &mut Vec<u8>, since: i64) {
+    pub(crate) fn encode(self, out: &mut Vec<u8>, since: i64) {
         varint::put_signed(out, self.seconds.wrapping_sub(since));
         out.extend_from_slice(&self.nanos.to_le_bytes());
     }
 
-    pub(super) fn decode(reader: &mut Reader<'_>, since: i64) -> Result<InodeTime, Corrupt> {
+    pub(crate) fn decode(reader: &mut Reader<'_>, since: i64) -> Result<InodeTime, Corrupt> {
         let seconds = since.wrapping_add(reader.signed()?);
         let nanos = reader.u32()?;
         if nanos < 1_000_000_000 { Ok(InodeTime { seconds, nanos }) } else { Err(BAD_NANOS) }

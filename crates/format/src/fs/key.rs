@@ -280,8 +280,11 @@ impl<'a> Key<'a> {
     }
 }
 
-/// Checks a name of a directory entry.
-pub(super) fn dentry_name(name: &[u8]) -> Result<&[u8], Corrupt> {
+/// Checks a name of a directory entry: 1 to 255 bytes, without '/' and NUL, neither '.' nor '..'.
+///
+/// # Errors
+/// Code 411.
+pub fn dentry_name(name: &[u8]) -> Result<&[u8], Corrupt> {
     let good = (1..=NAME_BYTES_MAX).contains(&name.len())
         && !name.contains(&b'/')
         && !name.contains(&0)
@@ -290,7 +293,11 @@ pub(super) fn dentry_name(name: &[u8]) -> Result<&[u8], Corrupt> {
     if good { Ok(name) } else { Err(BAD_NAME) }
 }
 
-fn xattr_name(name: &[u8]) -> Result<&[u8], Corrupt> {
+/// Checks a name of an extended attribute: 1 to 255 bytes without NUL.
+///
+/// # Errors
+/// Code 411.
+pub fn xattr_name(name: &[u8]) -> Result<&[u8], Corrupt> {
     let good = (1..=XATTR_NAME_BYTES_MAX).contains(&name.len()) && !name.contains(&0);
     if good { Ok(name) } else { Err(BAD_NAME) }
 }

@@ -32,8 +32,8 @@ pub use health::{DAMAGED_FILES_MAX, DeviceErrors, HealthRecord, LastScrub};
 pub use inode::{Attrs, Dentry, FileKind, Inode, InodeContent, InodeTime, flag};
 pub use key::{
     CounterId, Key, KeyBuf, KeyKind, NAME_BYTES_MAX, PoolRecordId, VolumeId, XATTR_NAME_BYTES_MAX,
-    dentry_key, dentry_range, inode_key, region_key, region_range, snapshot_range, snapshot_rule_range,
-    xattr_key, xattr_range,
+    dentry_key, dentry_name as file_name, dentry_range, inode_key, region_key, region_range, snapshot_range,
+    snapshot_rule_range, xattr_key, xattr_name, xattr_range,
 };
 pub use pool_records::{FORMAT_VERSION, FilesystemRecord, VolumeRecord};
 pub use snapshot::{SNAPSHOT_HOLDS_MAX, SnapshotName, SnapshotRecord};

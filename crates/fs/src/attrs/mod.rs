@@ -10,5 +10,6 @@ mod xattr;
 pub use attr::{Attr, NewMode, SetAttr, SetTime};
 pub(crate) use attr::{attr_of, mode_of};
 pub(crate) use read::missing_record;
+pub(crate) use set::CAPABILITY;
 pub use xattr::XattrMode;
 pub(crate) use xattr::encode as encode_xattr_value;

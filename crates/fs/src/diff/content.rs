@@ -68,7 +68,7 @@ impl<E: Storage> DiffSides<E> {
     ///
     /// # Errors
     /// `Damaged` if a value does not decode, or bytes cannot be read.
-    pub(super) fn differing(
+    pub(crate) fn differing(
         &self,
         before: &SideRecord,
         after: &SideRecord,
@@ -81,7 +81,7 @@ impl<E: Storage> DiffSides<E> {
         // region 0 is compared in any case. All others are found by their changed keys.
         let mut next = 0;
         if is_small(&before) || is_small(&after) {
-            self.compare_region(&before, &after, 0, &mut ranges)?;
+            self.compare_region(&before, &after, 0, &mut |range| ranges.add(range))?;
             next = 1;
         }
         let end = region_range(self.volume(), after.ino, 0).1;
@@ -90,7 +90,7 @@ impl<E: Storage> DiffSides<E> {
             let keys = self.changed(&start, Some(&end), REGIONS_AT_ONCE)?;
             for key in &keys {
                 if let Key::Region(_, _, index) = Key::decode(key)? {
-                    self.compare_region(&before, &after, index, &mut ranges)?;
+                    self.compare_region(&before, &after, index, &mut |range| ranges.add(range))?;
                     next = index + 1;
                 }
             }
@@ -118,12 +118,12 @@ impl<E: Storage> DiffSides<E> {
     }
 
     /// Adds the ranges in which the pointers of a region differ.
-    fn compare_region(
+    pub(crate) fn compare_region(
         &self,
         before: &Inode<'_>,
         after: &Inode<'_>,
         index: u64,
-        ranges: &mut RangeList,
+        add: &mut dyn FnMut(Range<u64>),
     ) -> Result<(), FsError> {
         let start = index * REGION;
         let len = after.attrs.size_bytes.saturating_sub(start).min(REGION) as u32;
@@ -140,14 +140,14 @@ impl<E: Storage> DiffSides<E> {
         bounds.dedup();
         for (from, to) in bounds.iter().zip(bounds.iter().skip(1)) {
             if source_at(&was, *from, *to) != source_at(&is, *from, *to) {
-                ranges.add(start + u64::from(*from)..start + u64::from(*to));
+                add(start + u64::from(*from)..start + u64::from(*to));
             }
         }
         Ok(())
     }
 
     /// A region's extents on one side. `value` is the buffer for its value.
-    fn extents<'a>(
+    pub(crate) fn extents<'a>(
         &self,
         side: DiffSide,
         inode: &Inode<'a>,

@@ -29,10 +29,10 @@
 //!
 //! A change that the transaction makes while its diff is read may be missing from the diff.
 
-mod content;
-mod sides;
-mod snapshots;
-mod survey;
+pub(crate) mod content;
+pub(crate) mod sides;
+pub(crate) mod snapshots;
+pub(crate) mod survey;
 mod walk;
 
 use std::ffi::OsString;
@@ -183,7 +183,7 @@ impl<E: Storage> Diff<E> {
         Diff::of_sides(DiffSides::Transaction(tx_fs))
     }
 
-    fn of_sides(sides: DiffSides<E>) -> Result<Diff<E>, FsError> {
+    pub(crate) fn of_sides(sides: DiffSides<E>) -> Result<Diff<E>, FsError> {
         let survey = Survey::make(&sides)?;
         let root = sides.root();
         let cursor = |side| SideCursor { walk: SideWalk::new(side, root), next: None };

@@ -17,11 +17,11 @@ use crate::node::NameBuf;
 use crate::tx::TxFs;
 
 /// A name, by its directory.
-pub(super) type DentryId = (u64, NameBuf);
+pub(crate) type DentryId = (u64, NameBuf);
 
 /// One of the two states that a diff compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum DiffSide {
+pub(crate) enum DiffSide {
     /// The base when the transaction began, or the older snapshot.
     Before,
     /// The transaction's view of it now, or the newer state.
@@ -29,31 +29,31 @@ pub(super) enum DiffSide {
 }
 
 /// A file's record on one side.
-pub(super) struct SideRecord {
-    pub(super) ino: u64,
-    pub(super) kind: FileKind,
+pub(crate) struct SideRecord {
+    pub(crate) ino: u64,
+    pub(crate) kind: FileKind,
     /// Whether the record is at its own key: that of a directory, or of a file that has or had several names.
-    pub(super) is_own: bool,
+    pub(crate) is_own: bool,
     bytes: Vec<u8>,
 }
 
 impl SideRecord {
-    pub(super) fn inode(&self) -> Result<Inode<'_>, FsError> {
+    pub(crate) fn inode(&self) -> Result<Inode<'_>, FsError> {
         Ok(Inode::decode(&self.bytes)?)
     }
 
-    pub(super) fn attr(&self) -> Result<Attr, FsError> {
+    pub(crate) fn attr(&self) -> Result<Attr, FsError> {
         Ok(attr_of(self.ino, &self.inode()?.attrs))
     }
 
     /// Whether the file may have several names.
-    pub(super) fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         self.is_own && self.kind != FileKind::Directory
     }
 }
 
 /// The two states, for reading.
-pub(super) enum DiffSides<E: Storage> {
+pub(crate) enum DiffSides<E: Storage> {
     /// The base of a transaction, and its view.
     Transaction(Arc<TxFs<E>>),
     /// Two versions of the store.
@@ -61,14 +61,14 @@ pub(super) enum DiffSides<E: Storage> {
 }
 
 impl<E: Storage> DiffSides<E> {
-    pub(super) fn volume(&self) -> VolumeId {
+    pub(crate) fn volume(&self) -> VolumeId {
         match self {
             DiffSides::Transaction(tx_fs) => tx_fs.volume,
             DiffSides::Snapshots(pair) => pair.volume,
         }
     }
 
-    pub(super) fn root(&self) -> u64 {
+    pub(crate) fn root(&self) -> u64 {
         match self {
             DiffSides::Transaction(tx_fs) => tx_fs.root().ino(),
             DiffSides::Snapshots(_) => ROOT_INO,
@@ -77,12 +77,12 @@ impl<E: Storage> DiffSides<E> {
 
     /// Whether times of access are compared. Reading a file changes them, so that they say nothing about
     /// snapshots.
-    pub(super) fn compares_access_times(&self) -> bool {
+    pub(crate) fn compares_access_times(&self) -> bool {
         matches!(self, DiffSides::Transaction(_))
     }
 
     /// A charge for the memory of the diff.
-    pub(super) fn charge(&self) -> MemoryCharge {
+    pub(crate) fn charge(&self) -> MemoryCharge {
         match self {
             DiffSides::Transaction(tx_fs) => tx_fs.memory.coarse_charge(),
             DiffSides::Snapshots(pair) => pair.memory.coarse_charge(),
@@ -93,7 +93,7 @@ impl<E: Storage> DiffSides<E> {
     ///
     /// # Errors
     /// As pinning in the store.
-    pub(super) fn pin(&self) -> Result<Pin, FsError> {
+    pub(crate) fn pin(&self) -> Result<Pin, FsError> {
         Ok(match self {
             DiffSides::Transaction(tx_fs) => tx_fs.engine.pin()?,
             DiffSides::Snapshots(pair) => pair.engine.pin()?,
@@ -102,14 +102,14 @@ impl<E: Storage> DiffSides<E> {
 
     /// Whether this inode number surely did not exist before. Between snapshots, a new file may have a lower
     /// number: see `Survey::is_new`.
-    pub(super) fn is_surely_new(&self, ino: u64) -> bool {
+    pub(crate) fn is_surely_new(&self, ino: u64) -> bool {
         match self {
             DiffSides::Transaction(tx_fs) => tx_fs.numbers.has_drawn(ino),
             DiffSides::Snapshots(pair) => pair.next_ino_before <= ino,
         }
     }
 
-    pub(super) fn get(&self, side: DiffSide, key: &[u8], out: &mut Vec<u8>) -> Result<bool, FsError> {
+    pub(crate) fn get(&self, side: DiffSide, key: &[u8], out: &mut Vec<u8>) -> Result<bool, FsError> {
         Ok(match (self, side) {
             (DiffSides::Transaction(tx_fs), DiffSide::Before) => tx_fs.engine.peek_below(key, out)?,
             (DiffSides::Transaction(tx_fs), DiffSide::After) => tx_fs.engine.peek(key, out)?,
@@ -118,7 +118,7 @@ impl<E: Storage> DiffSides<E> {
     }
 
     /// Keys that have been changed, in order, at most `max`.
-    pub(super) fn changed(
+    pub(crate) fn changed(
         &self,
         start: &[u8],
         end: Option<&[u8]>,
@@ -132,7 +132,7 @@ impl<E: Storage> DiffSides<E> {
     }
 
     /// A page of a range on the after side.
-    pub(super) fn page(
+    pub(crate) fn page(
         &self,
         range: KeyRange<'_>,
         max_entries: usize,
@@ -141,12 +141,30 @@ impl<E: Storage> DiffSides<E> {
     ) -> Result<(), MetaError> {
         match self {
             DiffSides::Transaction(tx_fs) => tx_fs.engine.peek_range(range, max_entries, max_bytes, page),
-            DiffSides::Snapshots(pair) => pair.page(range, max_entries, max_bytes, page),
+            DiffSides::Snapshots(pair) => pair.page(DiffSide::After, range, max_entries, max_bytes, page),
+        }
+    }
+
+    /// As `page`, on either side of a pair of snapshots.
+    ///
+    /// # Errors
+    /// Those of a scan.
+    pub(crate) fn page_of(
+        &self,
+        side: DiffSide,
+        range: KeyRange<'_>,
+        max_entries: usize,
+        max_bytes: usize,
+        page: &mut ScanPage,
+    ) -> Result<(), MetaError> {
+        match self {
+            DiffSides::Transaction(_) => unreachable!("only snapshots are sent"),
+            DiffSides::Snapshots(pair) => pair.page(side, range, max_entries, max_bytes, page),
         }
     }
 
     /// Reads slices.
-    pub(super) fn read_slices(&self, reads: &mut [SliceRead<'_>]) -> Result<(), FsError> {
+    pub(crate) fn read_slices(&self, reads: &mut [SliceRead<'_>]) -> Result<(), FsError> {
         match self {
             DiffSides::Transaction(tx_fs) => tx_fs.engine.read(reads)?,
             DiffSides::Snapshots(pair) => pair.engine.read(reads)?,
@@ -155,14 +173,14 @@ impl<E: Storage> DiffSides<E> {
     }
 
     /// The inode that a name refers to.
-    pub(super) fn leads_to(&self, side: DiffSide, dir: u64, name: &[u8]) -> Result<Option<u64>, FsError> {
+    pub(crate) fn leads_to(&self, side: DiffSide, dir: u64, name: &[u8]) -> Result<Option<u64>, FsError> {
         let mut value = Vec::new();
         let there = self.get(side, &dentry_key(self.volume(), dir, name), &mut value)?;
         Ok(if there { Some(Dentry::decode(&value)?.ino()) } else { None })
     }
 
     /// The record of the file that a name refers to.
-    pub(super) fn find(&self, side: DiffSide, dir: u64, name: &[u8]) -> Result<Option<SideRecord>, FsError> {
+    pub(crate) fn find(&self, side: DiffSide, dir: u64, name: &[u8]) -> Result<Option<SideRecord>, FsError> {
         let mut bytes = Vec::new();
         if !self.get(side, &dentry_key(self.volume(), dir, name), &mut bytes)? {
             return Ok(None);
@@ -178,7 +196,7 @@ impl<E: Storage> DiffSides<E> {
     }
 
     /// The record that is at its own key.
-    pub(super) fn own(&self, side: DiffSide, ino: u64) -> Result<Option<SideRecord>, FsError> {
+    pub(crate) fn own(&self, side: DiffSide, ino: u64) -> Result<Option<SideRecord>, FsError> {
         let mut bytes = Vec::new();
         if !self.get(side, &inode_key(self.volume(), ino), &mut bytes)? {
             return Ok(None);
@@ -189,7 +207,7 @@ impl<E: Storage> DiffSides<E> {
 
     /// The parent of a directory and its name there; `None` for the root, and for one that is not on this
     /// side.
-    pub(super) fn dentry_of(&self, side: DiffSide, dir: u64) -> Result<Option<DentryId>, FsError> {
+    pub(crate) fn dentry_of(&self, side: DiffSide, dir: u64) -> Result<Option<DentryId>, FsError> {
         if dir == self.root() {
             return Ok(None);
         }
@@ -202,13 +220,13 @@ impl<E: Storage> DiffSides<E> {
     }
 
     /// A name that a file of several names had when the transaction met it, if it is known.
-    pub(super) fn known_dentry(&self, ino: u64) -> Option<DentryId> {
+    pub(crate) fn known_dentry(&self, ino: u64) -> Option<DentryId> {
         let DiffSides::Transaction(tx_fs) = self else { return None };
         tx_fs.node_in_use(ino)?.state.read().dentry.clone()
     }
 
     /// The path of a name; `None` if it is not on this side.
-    pub(super) fn path_of(&self, side: DiffSide, dentry: &DentryId) -> Result<Option<PathBuf>, FsError> {
+    pub(crate) fn path_of(&self, side: DiffSide, dentry: &DentryId) -> Result<Option<PathBuf>, FsError> {
         // Upwards to the root. The bound ends a cycle of damaged records.
         let mut dir = dentry.0;
         let mut names = vec![dentry.1.clone()];
@@ -227,7 +245,7 @@ impl<E: Storage> DiffSides<E> {
 }
 
 /// The directory and name of a key, if it is the key of a name.
-pub(super) fn name_of(key: &[u8]) -> Result<Option<DentryId>, FsError> {
+pub(crate) fn name_of(key: &[u8]) -> Result<Option<DentryId>, FsError> {
     Ok(match Key::decode(key)? {
         Key::Dentry(_, dir, name) => Some((dir, name.into())),
         _ => None,

@@ -18,13 +18,13 @@ use crate::snapshot::SnapshotInfo;
 type ChangedKeys = Box<dyn Fn(KeyRange<'_>, usize) -> Result<Vec<Box<[u8]>>, MetaError> + Send + Sync>;
 
 /// Two versions, and what holds them.
-pub(super) struct SnapshotPair<E: Storage> {
-    pub(super) engine: Arc<E>,
-    pub(super) volume: VolumeId,
-    pub(super) memory: MemoryAccount,
+pub(crate) struct SnapshotPair<E: Storage> {
+    pub(crate) engine: Arc<E>,
+    pub(crate) volume: VolumeId,
+    pub(crate) memory: MemoryAccount,
     /// Inode numbers from here on were not in use before.
-    pub(super) next_ino_before: u64,
-    pub(super) changed: ChangedKeys,
+    pub(crate) next_ino_before: u64,
+    pub(crate) changed: ChangedKeys,
     commits: SeqRange,
     _held: [E::Snapshot; 2],
 }
@@ -37,18 +37,19 @@ impl<E: Storage> SnapshotPair<E> {
         }
     }
 
-    pub(super) fn get(&self, side: DiffSide, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
+    pub(crate) fn get(&self, side: DiffSide, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
         self.engine.get(key, self.seq(side), out)
     }
 
-    pub(super) fn page(
+    pub(crate) fn page(
         &self,
+        side: DiffSide,
         range: KeyRange<'_>,
         max_entries: usize,
         max_bytes: usize,
         page: &mut ScanPage,
     ) -> Result<(), MetaError> {
-        self.engine.scan(range, self.commits.upto, Direction::Forward, max_entries, max_bytes, page)
+        self.engine.scan(range, self.seq(side), Direction::Forward, max_entries, max_bytes, page)
     }
 }
 
@@ -67,6 +68,18 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         before: &SnapshotInfo,
         after: Option<&SnapshotInfo>,
     ) -> Result<Diff<E>, FsError> {
+        Diff::of_sides(self.snapshot_sides(before, after)?)
+    }
+
+    /// A snapshot and a later one, or the present, for reading.
+    ///
+    /// # Errors
+    /// As `diff_snapshots`.
+    pub(crate) fn snapshot_sides(
+        &self,
+        before: &SnapshotInfo,
+        after: Option<&SnapshotInfo>,
+    ) -> Result<DiffSides<E>, FsError> {
         let held_before = self.engine.snapshot_at(before.seq).ok_or(FsError::NotFound)?;
         let held_after = match after {
             Some(after) => self.engine.snapshot_at(after.seq).ok_or(FsError::NotFound)?,
@@ -81,7 +94,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             return Err(FsError::NotFound);
         }
         let engine = Arc::clone(&self.engine);
-        Diff::of_sides(DiffSides::Snapshots(Box::new(SnapshotPair {
+        Ok(DiffSides::Snapshots(Box::new(SnapshotPair {
             engine: Arc::clone(&self.engine),
             volume: self.volume,
             memory: self.memory.clone(),

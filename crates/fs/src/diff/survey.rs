@@ -30,7 +30,7 @@ const KEYS_AT_ONCE: usize = 1024;
 const ENTRY_BYTES: usize = 96;
 
 /// The facts, by inode number and by name.
-pub(super) struct Survey {
+pub(crate) struct Survey {
     ways: [BTreeSet<DentryId>; 2],
     moved: BTreeMap<u64, MovedFile>,
     /// New files with a number that is not surely new.
@@ -44,7 +44,7 @@ pub(super) struct Survey {
 
 /// Names of a file that existed before, in order.
 #[derive(Default)]
-pub(super) struct MovedFile {
+pub(crate) struct MovedFile {
     removed: Vec<DentryId>,
     added: Vec<DentryId>,
     /// A name that was changed and refers to the file on both sides.
@@ -54,29 +54,44 @@ pub(super) struct MovedFile {
 impl MovedFile {
     /// The removed name that an added name replaces. The first removed name is paired with the first added
     /// name, and so on.
-    pub(super) fn renamed_from(&self, to: &DentryId) -> Option<&DentryId> {
+    pub(crate) fn renamed_from(&self, to: &DentryId) -> Option<&DentryId> {
         let number = self.added.binary_search(to).ok()?;
         self.removed.get(number)
     }
 
     /// Whether an added name replaces this removed name.
-    pub(super) fn is_renamed(&self, from: &DentryId) -> bool {
+    pub(crate) fn is_renamed(&self, from: &DentryId) -> bool {
         self.removed.binary_search(from).is_ok_and(|number| number < self.added.len())
     }
 
+    /// The names that are removed, and one that stays, if it is known.
+    pub(crate) fn names_before(&self) -> impl Iterator<Item = &DentryId> {
+        self.removed.iter().chain(&self.stays)
+    }
+
+    /// The names that are added.
+    pub(crate) fn added(&self) -> &[DentryId] {
+        &self.added
+    }
+
     /// A name of the file on the before side.
-    pub(super) fn had(&self) -> Option<&DentryId> {
+    pub(crate) fn had(&self) -> Option<&DentryId> {
         self.stays.as_ref().or(self.removed.first())
     }
 
     /// Names of the file on the after side, as far as they are known here.
-    pub(super) fn has(&self) -> impl Iterator<Item = &DentryId> {
+    pub(crate) fn has(&self) -> impl Iterator<Item = &DentryId> {
         self.stays.iter().chain(&self.added)
     }
 }
 
 impl Survey {
-    pub(super) fn make<E: Storage>(sides: &DiffSides<E>) -> Result<Survey, FsError> {
+    pub(crate) fn make<E: Storage>(sides: &DiffSides<E>) -> Result<Survey, FsError> {
+        Survey::make_with(sides, false)
+    }
+
+    /// As `make`. With `all_names` the after side has all names of a changed file of several names.
+    pub(crate) fn make_with<E: Storage>(sides: &DiffSides<E>, all_names: bool) -> Result<Survey, FsError> {
         let mut survey = Survey {
             ways: Default::default(),
             moved: BTreeMap::new(),
@@ -112,7 +127,10 @@ impl Survey {
                         last_dir = dir;
                     }
                     if let Some(ino) = sides.leads_to(DiffSide::After, dir, name)? {
-                        shared.remove(&ino);
+                        // With all names, the changed one may be where nobody looks.
+                        if !all_names {
+                            shared.remove(&ino);
+                        }
                         if !sides.is_surely_new(ino)
                             && sides.leads_to(DiffSide::Before, dir, name)? != Some(ino)
                         {
@@ -127,7 +145,7 @@ impl Survey {
         })?;
         survey.find_sources(sides)?;
         survey.find_made(sides)?;
-        survey.find_names(sides, shared)?;
+        survey.find_names(sides, shared, all_names)?;
         Ok(survey)
     }
 
@@ -141,12 +159,12 @@ impl Survey {
     }
 
     /// Whether the file did not exist before.
-    pub(super) fn is_new<E: Storage>(&self, sides: &DiffSides<E>, ino: u64) -> bool {
+    pub(crate) fn is_new<E: Storage>(&self, sides: &DiffSides<E>, ino: u64) -> bool {
         sides.is_surely_new(ino) || self.made.contains(&ino)
     }
 
     /// The path at which the diff has listed a file of several names, if it has.
-    pub(super) fn reported(&self, ino: u64) -> Option<&PathBuf> {
+    pub(crate) fn reported(&self, ino: u64) -> Option<&PathBuf> {
         self.reported.get(&ino)
     }
 
@@ -154,19 +172,24 @@ impl Survey {
     ///
     /// # Errors
     /// `Memory`.
-    pub(super) fn report(&mut self, ino: u64, path: PathBuf) -> Result<(), FsError> {
+    pub(crate) fn report(&mut self, ino: u64, path: PathBuf) -> Result<(), FsError> {
         self.charge_entry(path.as_os_str().len())?;
         self.reported.insert(ino, path);
         Ok(())
     }
 
     /// The names of a file that existed before and has an added name.
-    pub(super) fn moved(&self, ino: u64) -> Option<&MovedFile> {
+    pub(crate) fn moved(&self, ino: u64) -> Option<&MovedFile> {
         self.moved.get(&ino)
     }
 
+    /// All files with an added name that existed before.
+    pub(crate) fn all_moved(&self) -> impl Iterator<Item = (u64, &MovedFile)> {
+        self.moved.iter().map(|(ino, moved)| (*ino, moved))
+    }
+
     /// The first way in a directory after the name `last`.
-    pub(super) fn next_way(&self, side: DiffSide, dir: u64, last: &Option<DentryId>) -> Option<&DentryId> {
+    pub(crate) fn next_way(&self, side: DiffSide, dir: u64, last: &Option<DentryId>) -> Option<&DentryId> {
         let start = match last {
             Some(dentry) => Bound::Excluded(dentry),
             None => Bound::Included(&(dir, crate::node::NameBuf::new())),
@@ -175,7 +198,7 @@ impl Survey {
     }
 
     /// Adds the names from the root to a directory.
-    fn add_way<E: Storage>(
+    pub(crate) fn add_way<E: Storage>(
         &mut self,
         sides: &DiffSides<E>,
         side: DiffSide,
@@ -235,7 +258,12 @@ impl Survey {
     }
 
     /// Finds a name of each of these files. No changed name refers to them.
-    fn find_names<E: Storage>(&mut self, sides: &DiffSides<E>, files: BTreeSet<u64>) -> Result<(), FsError> {
+    fn find_names<E: Storage>(
+        &mut self,
+        sides: &DiffSides<E>,
+        files: BTreeSet<u64>,
+        all_names: bool,
+    ) -> Result<(), FsError> {
         let mut found = Vec::new();
         let mut unnamed = BTreeSet::new();
         for ino in files {
@@ -248,7 +276,7 @@ impl Survey {
         }
         // The transaction met these files by names that it has removed since. Only a search of all names
         // finds the others.
-        search(sides, unnamed, &mut found)?;
+        search(sides, unnamed, all_names, &mut found)?;
         for dentry in found {
             self.add_way(sides, DiffSide::After, dentry.0)?;
             self.charge_entry(dentry.1.len())?;
@@ -276,10 +304,11 @@ fn each_changed<E: Storage>(
     }
 }
 
-/// Searches all names for one of each of these files, and adds it to `found`.
+/// Searches all names for one of each of these files, or for all of them, and adds these to `found`.
 fn search<E: Storage>(
     sides: &DiffSides<E>,
     mut files: BTreeSet<u64>,
+    all_names: bool,
     found: &mut Vec<DentryId>,
 ) -> Result<(), FsError> {
     // Of one page at a time, without the read set: see `peek_range`. It ends when each file has a name.
@@ -292,7 +321,7 @@ fn search<E: Storage>(
         for entry in page.iter() {
             let dentry = Dentry::decode(entry.value)?;
             if let Dentry::Reference(_, ino) = dentry
-                && files.remove(&ino)
+                && (if all_names { files.contains(&ino) } else { files.remove(&ino) })
             {
                 found.extend(name_of(entry.key)?);
             }

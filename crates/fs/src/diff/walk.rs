@@ -11,6 +11,7 @@ use super::sides::{DentryId, DiffSide, DiffSides, SideRecord, name_of};
 use super::survey::{MovedFile, Survey};
 use super::{ChangeKind, ChangedRanges, PathChange, XATTRS_LISTED_MAX};
 use crate::error::FsError;
+use crate::transfer::is_receive_directory;
 
 /// The position of a walk.
 pub(super) struct SideWalk {
@@ -127,6 +128,9 @@ impl<E: Storage> DiffContext<'_, E> {
     /// Visits a name on the walk of the before side, which lists removed names.
     fn look_before(&mut self, dentry: &DentryId, path: &[u8]) -> Result<NameVisit, FsError> {
         let (dir, name) = dentry;
+        if is_receive_directory(*dir, name) {
+            return Ok(NameVisit::default());
+        }
         let Some(record) = self.sides.find(DiffSide::Before, *dir, name)? else {
             return Ok(NameVisit::default());
         };
@@ -148,6 +152,9 @@ impl<E: Storage> DiffContext<'_, E> {
     /// ```
     fn look_after(&mut self, dentry: &DentryId, path: &[u8]) -> Result<NameVisit, FsError> {
         let (dir, name) = dentry;
+        if is_receive_directory(*dir, name) {
+            return Ok(NameVisit::default());
+        }
         // Before the records are read: comparing content reads the slices that they name.
         let _pin = self.sides.pin()?;
         let Some(record) = self.sides.find(DiffSide::After, *dir, name)? else {

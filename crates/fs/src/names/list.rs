@@ -21,6 +21,7 @@ use crate::fs::Fs;
 use crate::limits::PAGE_BYTES;
 use crate::node::{NameBuf, NodeLookup, NodeRef, NodeState, RecordLocation};
 use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, ReplayScene, new_hasher};
+use crate::transfer::is_receive_directory;
 
 /// Names read ahead of a visit that is replayed.
 const VISIT_AT_ONCE: usize = 256;
@@ -126,6 +127,9 @@ impl<E: Storage> Fs<E> {
                 let Key::Dentry(_, _, name) = Key::decode(entry.key)? else {
                     return Err(WRONG_RANGE.into());
                 };
+                if is_receive_directory(dir, name) {
+                    continue;
+                }
                 let dentry = Dentry::decode(entry.value)?;
                 entries.push(DirEntry { name: name.into(), ino: dentry.ino(), kind: dentry.kind() });
             }
@@ -167,6 +171,9 @@ impl<E: Storage> Fs<E> {
                 let Key::Dentry(_, _, name) = Key::decode(entry.key)? else {
                     return Err(WRONG_RANGE.into());
                 };
+                if is_receive_directory(dir, name) {
+                    continue;
+                }
                 // The page has the record of a file with one name, so its node costs no read. The record of
                 // any other file is at another key.
                 let node = match Dentry::decode(entry.value)? {

@@ -225,7 +225,7 @@ impl<E: Storage> Fs<E> {
         node.ok_or(FsError::NotFound)
     }
 
-    fn make(
+    pub(crate) fn make(
         &self,
         caller: &Caller<'_>,
         dir: &NodeRef,

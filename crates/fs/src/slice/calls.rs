@@ -430,7 +430,7 @@ impl<E: Storage> Fs<E> {
     }
 
     /// Checks that a value is of this pool, and expires leases. Returns the time to compare its leases with.
-    pub(super) fn use_slice(&self, slice: &YankedSlice) -> Result<Timestamp, FsError> {
+    pub(crate) fn use_slice(&self, slice: &YankedSlice) -> Result<Timestamp, FsError> {
         if !slice.is_of(&self.engine.holder()) {
             return Err(FsError::ForeignSlice);
         }

@@ -224,14 +224,14 @@ impl YankedSlice {
     ///
     /// # Errors
     /// `LeaseExpired`.
-    pub(super) fn in_use(&self, now: Timestamp) -> Result<SliceInUse<'_>, FsError> {
+    pub(crate) fn in_use(&self, now: Timestamp) -> Result<SliceInUse<'_>, FsError> {
         let uses: Option<Vec<HoldUse>> = self.holds().map(|hold| hold.begin_use(now)).collect();
         Ok(SliceInUse { slice: self, _uses: uses.ok_or(FsError::LeaseExpired)? })
     }
 }
 
 /// A value whose bytes are kept by a use of its holds.
-pub(super) struct SliceInUse<'a> {
+pub(crate) struct SliceInUse<'a> {
     slice: &'a YankedSlice,
     _uses: Vec<HoldUse>,
 }
@@ -239,7 +239,7 @@ pub(super) struct SliceInUse<'a> {
 impl SliceInUse<'_> {
     /// The value's pieces at the offset `at` of a file. The caller has a pin, and has checked that the end is
     /// within the largest file.
-    pub(super) fn pieces(&self, at: u64) -> Vec<FilePiece<'_>> {
+    pub(crate) fn pieces(&self, at: u64) -> Vec<FilePiece<'_>> {
         let mut offset = at;
         let pieces = self.slice.runs.iter().map(|run| {
             let source = match &run.source {

@@ -26,6 +26,7 @@ mod threads;
 mod times;
 mod transaction_model;
 mod transactions;
+mod transfer;
 mod tree_model;
 
 use std::sync::Arc;

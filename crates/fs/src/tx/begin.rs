@@ -12,7 +12,7 @@ use std::sync::Arc;
 use warpfire_env::sync::Mutex;
 use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex};
 use warpfire_format::fs::inode_key;
-use warpfire_meta::{MemoryAccount, Storage, TxStore};
+use warpfire_meta::{MemoryAccount, SnapshotStore, Storage, TxStore};
 
 use super::commit::FileVersion;
 use super::savepoint::Savepoints;
@@ -23,6 +23,7 @@ use crate::inode_numbers::InodeNumbers;
 use crate::node::{InodeCache, NodeLookup, NodeState, VersionCounters};
 use crate::op::{CallGate, CallJournal, TransactionCounters};
 use crate::schema::FsSchema;
+use crate::snapshot::CommitSnapshot;
 
 /// The filesystem of one transaction. It has all calls of [`Fs`], for nodes that calls of the same
 /// transaction have returned.
@@ -34,6 +35,7 @@ pub struct Transaction<E: Storage> {
     pub(super) tx_fs: Arc<TxFs<E>>,
     pub(super) savepoints: Mutex<Savepoints>,
     pub(super) expected: Mutex<Vec<FileVersion>>,
+    pub(super) snapshot: Mutex<Option<CommitSnapshot<E>>>,
 }
 
 impl<E: Storage> Fs<E> {
@@ -74,6 +76,7 @@ impl<E: Storage> Fs<E> {
             tx_fs: Arc::new(self.tx_fs(store, Vec::new(), CallJournal::new(account), account)),
             savepoints: Mutex::default(),
             expected: Mutex::default(),
+            snapshot: Mutex::new(None),
         })
     }
 
@@ -142,6 +145,20 @@ impl<E: Storage> Transaction<E> {
     #[must_use]
     pub fn files(&self) -> &Arc<TxFs<E>> {
         &self.tx_fs
+    }
+
+    /// Lets the commit make a snapshot of the base with the changes of this transaction, and nothing later. A
+    /// crash keeps both or neither. A commit that changes nothing makes none. If the name is taken, the
+    /// commit fails with `Exists`.
+    ///
+    /// # Errors
+    /// `Invalid` and `NameTooLong` for a name that no snapshot can have.
+    pub fn snapshot_at_commit(&self, name: &[u8]) -> Result<(), FsError>
+    where
+        E: SnapshotStore,
+    {
+        *self.snapshot.lock() = Some(CommitSnapshot::named(name)?);
+        Ok(())
     }
 
     /// Ends the transaction without a commit. The base is unchanged, and the transaction's slices are

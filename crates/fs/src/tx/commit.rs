@@ -52,6 +52,7 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::{NodeRef, PendingTimes, RecordLocation};
 use crate::op::TransactionCounts;
+use crate::snapshot::{CommitSnapshot, SnapshotInfo};
 use crate::stamp::settle_attrs;
 
 /// The version of a file at some time, for [`Transaction::expect_version`].
@@ -156,17 +157,18 @@ impl<E: Storage> Fs<E> {
 
     /// Commits the changes of a transaction. The caller is alone in the base, and has checked the reads.
     /// Others have changed the records of the keys in `tolerated` since the transaction read them. `at` is
-    /// the time of the commit.
+    /// the time of the commit. Returns the snapshot of the changes, if one is wanted.
     pub(super) fn commit_inside(
         &self,
         tx_fs: &TxFs<E>,
         changes: &TxChanges,
         tolerated: &BTreeSet<Box<[u8]>>,
         at: InodeTime,
-    ) -> Result<(), CommitError> {
+        snapshot: Option<&CommitSnapshot<E>>,
+    ) -> Result<Option<SnapshotInfo>, FsError> {
         assert!(self.call_gate.is_entered(), "a transaction's changes are committed alone in the base");
         if changes.batch.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let nodes = tx_fs.inode_cache.tx_nodes();
         // A directory's time that the transaction set replaces the pending times of the base's node. These
@@ -176,20 +178,26 @@ impl<E: Storage> Fs<E> {
             .filter(|node| node.pending_times.lock().was_set)
             .filter_map(|node| self.take_pending_times(node))
             .collect();
-        if let Err(e) = self.engine.commit(&changes.batch, None, changes.admit) {
+        let committed = match snapshot {
+            Some(wanted) => self.commit_with_snapshot(wanted, &changes.batch, changes.admit).map(Some),
+            None => match self.engine.commit(&changes.batch, None, changes.admit) {
+                Ok(_) => Ok(None),
+                Err(e) => Err(e.into()),
+            },
+        };
+        let made = committed.inspect_err(|_| {
             // Nothing has changed: the times are pending again.
-            replaced
-                .into_iter()
-                .for_each(|(dir, pending_times)| self.deferred.return_times(&dir, pending_times));
-            return Err(e);
-        }
+            for (dir, pending_times) in &replaced {
+                self.deferred.return_times(dir, *pending_times);
+            }
+        })?;
         // The point of no return: from here on nothing may fail.
         self.deferred.add_sums(changes.batch.sums());
         // Without tolerated changes, the nodes that the transaction has only read equal those of the base.
         let own: Option<BTreeSet<&[u8]>> =
             (!tolerated.is_empty()).then(|| changes.batch.iter().map(|op| op.key()).collect());
         self.show_changes(&nodes, own.as_ref(), tolerated, at);
-        Ok(())
+        Ok(made)
     }
 
     /// Takes the pending times of the base's node of this directory, if it is in use.

@@ -27,6 +27,7 @@ use super::replay::ReplayedFs;
 use crate::error::FsError;
 use crate::fs::ROOT_INO;
 use crate::op::{CallJournal, PureRead};
+use crate::snapshot::SnapshotInfo;
 use crate::stamp::{settle_batch, stamp};
 
 /// Changes by others that are looked at one by one. Beyond these all calls are replayed.
@@ -65,6 +66,8 @@ pub struct PendingCommit<E: Storage> {
     is_done: bool,
     /// `catch_up` has failed: there is nothing left to commit.
     is_failed: bool,
+    /// The snapshot that the commit has made.
+    snapshot: Option<SnapshotInfo>,
 }
 
 impl<E: Storage> Transaction<E> {
@@ -100,6 +103,7 @@ impl<E: Storage> Transaction<E> {
             replay_nanos: u64::MAX,
             is_done,
             is_failed: false,
+            snapshot: None,
         })
     }
 }
@@ -232,7 +236,8 @@ impl<E: Storage> PendingCommit<E> {
         let at = stamp(base.clock.now());
         settle_batch(&mut changes.batch, at)?;
         let tx_fs = self.replayed.as_ref().map_or(&*self.tx.tx_fs, |replayed| &replayed.fs);
-        base.commit_inside(tx_fs, changes, &self.tolerated, at)?;
+        let wanted = self.tx.snapshot.lock();
+        self.snapshot = base.commit_inside(tx_fs, changes, &self.tolerated, at, wanted.as_ref())?;
         Ok(true)
     }
 
@@ -287,6 +292,12 @@ impl<E: Storage> PendingCommit<E> {
         self.replayed = Some(next);
         self.replay_nanos = base.clock.monotonic_nanos().saturating_sub(began);
         Ok(())
+    }
+
+    /// The snapshot that `finish` has made: see [`Transaction::snapshot_at_commit`].
+    #[must_use]
+    pub fn snapshot(&self) -> Option<&SnapshotInfo> {
+        self.snapshot.as_ref()
     }
 
     /// The filesystem and the changes to commit; `None` if there is nothing to commit.

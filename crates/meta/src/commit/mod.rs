@@ -116,13 +116,18 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             self.reserve(added)?;
         }
         let committed = self.commit_batch(batch, reads, admit);
+        self.settle_reserved(added, admit, committed.is_ok());
+        committed
+    }
+
+    /// Counts the reserved bytes that a commit has added, after it has succeeded or failed.
+    fn settle_reserved(&self, added: i64, admit: Admit, is_committed: bool) {
         match admit {
             // Before the commit the claim stood for the bytes: they are reserved no more.
-            Admit::Reserved(claimed) if committed.is_ok() => self.reserved.add(claimed.cast_signed() + added),
-            _ if committed.is_ok() => self.reserved.add(added.min(0)),
+            Admit::Reserved(claimed) if is_committed => self.reserved.add(claimed.cast_signed() + added),
+            _ if is_committed => self.reserved.add(added.min(0)),
             _ => self.reserved.add(-added.max(0)),
         }
-        committed
     }
 
     /// Keeps room for more reserved bytes.

@@ -14,8 +14,8 @@ use warpfire_log::{Admit, LogStore};
 use warpfire_units::Seq;
 
 use super::PreparedCommit;
-use crate::batch::Batch;
-use crate::engine::EngineInner;
+use crate::batch::{Batch, RESERVED};
+use crate::engine::{EngineInner, ShardWriteGuard};
 use crate::schema::Schema;
 use crate::store::{CommitError, MetaError};
 
@@ -31,10 +31,62 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let mut shards = self.shards.write_all();
         self.latch.check()?;
         self.run_hook(&mut shards)?;
+        shards[0].credit += granted;
+        let seq = self.apply_snapshot(build, &mut shards)?;
+        drop((shards, sync_point));
+        Ok(seq)
+    }
+
+    /// Commits changes and makes a snapshot that shows them; see `SnapshotStore::commit_with_snapshot`.
+    pub(crate) fn commit_with_snapshot(
+        &self,
+        changes: &Batch,
+        admit: Admit,
+        build: &mut dyn FnMut(Seq, &mut Batch),
+    ) -> Result<Seq, CommitError> {
+        let added = changes.sums()[RESERVED];
+        if added > 0 {
+            self.reserve(added)?;
+        }
+        let committed = self.commit_then_snapshot(changes, admit, build);
+        self.settle_reserved(added, admit, committed.is_ok());
+        committed
+    }
+
+    fn commit_then_snapshot(
+        &self,
+        changes: &Batch,
+        admit: Admit,
+        build: &mut dyn FnMut(Seq, &mut Batch),
+    ) -> Result<Seq, CommitError> {
+        let prepared = PreparedCommit::new(changes, &self.schema).map_err(MetaError::from)?;
+        let granted = self.make_room(prepared.bytes + SNAPSHOT_BYTES, admit)?;
+        let sync_point = self.sync_point.lock();
+        let mut shards = self.shards.write_all();
+        self.latch.check()?;
+        shards[0].credit += granted.saturating_sub(prepared.bytes);
+        shards[0].deletions += u64::from(admit == Admit::Reserve);
+        self.usage.active_bytes.fetch_add(prepared.bytes.saturating_sub(granted), Ordering::Relaxed);
+        // Until the record is applied no sync point is made: a crash keeps the changes and the snapshot, or
+        // neither.
+        self.apply_in_place(prepared, u32::MAX, &mut shards)?;
+        self.run_hook(&mut shards)?;
+        let seq = self.apply_snapshot(build, &mut shards)?;
+        drop((shards, sync_point));
+        Ok(seq)
+    }
+
+    /// Applies the record of a snapshot of the newest version. The caller has run the hook, and holds the
+    /// locks of all shards.
+    fn apply_snapshot(
+        &self,
+        build: &mut dyn FnMut(Seq, &mut Batch),
+        shards: &mut [ShardWriteGuard<'_, L>],
+    ) -> Result<Seq, MetaError> {
         let seq = self.newest();
         let mut batch = Batch::new();
         build(seq, &mut batch);
-        let prepared = PreparedCommit::new(&batch, &self.schema).map_err(MetaError::from)?;
+        let prepared = PreparedCommit::new(&batch, &self.schema)?;
         assert!(prepared.pointers.is_empty(), "the record of a snapshot names no slice");
         debug_assert!(
             batch
@@ -42,15 +94,13 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 .any(|op| matches!(self.schema.snapshot_seq(op.key()), Ok(Some(named)) if named == seq)),
             "the batch has the record that names the seq"
         );
-        // A record that is longer than expected is counted; the rest of the grant is left to later commits.
-        shards[0].credit += granted.saturating_sub(prepared.bytes);
-        self.usage.active_bytes.fetch_add(prepared.bytes.saturating_sub(granted), Ordering::Relaxed);
+        // The record is counted; the grant for it is left to later commits.
+        self.usage.active_bytes.fetch_add(prepared.bytes, Ordering::Relaxed);
         if !is_planted(PlantedBug::SnapshotNotHeld) {
             self.snapshots.keep(seq);
         }
-        let named_by = self.apply(&prepared, u32::MAX, &mut shards);
+        let named_by = self.apply(&prepared, u32::MAX, shards);
         assert!(seq < named_by, "a snapshot does not show its own record");
-        drop((shards, sync_point));
         Ok(seq)
     }
 

@@ -104,6 +104,15 @@ impl<L: LogStore, S: Schema> SnapshotStore for Engine<L, S> {
         self.inner.commit_snapshot(build)
     }
 
+    fn commit_with_snapshot(
+        &self,
+        changes: &Batch,
+        admit: Admit,
+        build: &mut dyn FnMut(Seq, &mut Batch),
+    ) -> Result<Seq, CommitError> {
+        self.inner.commit_with_snapshot(changes, admit, build)
+    }
+
     fn drop_snapshot(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {
         self.inner.drop_snapshot(seq, batch)
     }

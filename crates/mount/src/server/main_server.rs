@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use warpfire_env::Timestamp;
-use warpfire_fs::{FileKind, Fs, FsError, Seq, SnapshotFs};
+use warpfire_fs::{FileKind, Fs, FsError, RECEIVE_NAME, Seq, SnapshotFs};
 use warpfire_fuse::{
     AttrChange, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, NewNode,
     OpenFlags, ReadRequest, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -252,6 +252,8 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &[u8], reply: ReplyEntry) {
         match parent {
+            // Where streams are received. The kernel never caches anything of it, so that they may change it.
+            INodeNo::ROOT if name == RECEIVE_NAME => reply.error(Errno::NOENT),
             INodeNo::ROOT if name == SNAPSHOTS_NAME => reply.entry(Duration::ZERO, &directory_attr()),
             SNAPSHOTS_NUMBER => match self.enter(name) {
                 Ok(server) => server.reply_counted_root(Duration::ZERO, reply),

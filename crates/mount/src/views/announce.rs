@@ -49,7 +49,7 @@ impl<E: Storage> ContentBefore for RangeBefore<E> {
 
 impl<E: Storage> Views<E> {
     /// Commits. On return the kernel's caches hold nothing that the commit has changed.
-    pub(super) fn commit_announced(&self, transaction: Transaction<E>) -> Result<(), FsError> {
+    pub(crate) fn commit_announced(&self, transaction: Transaction<E>) -> Result<(), FsError> {
         let mut commit = transaction.begin_commit()?;
         // Beside other commits too: a replay may take long.
         commit.catch_up()?;

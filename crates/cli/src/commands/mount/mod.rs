@@ -21,7 +21,7 @@ use warpfire::{Pool, Warpfire};
 use warpfire_mount::{MountOptions, Session, THREADS_MAX};
 use warpfire_terminal::{Failure, Size, is_json, note, path_bytes, path_text, print, print_json, shown};
 
-use self::control::served_pool::ServedPool;
+use self::control::served_pool::{Commit, ServedPool};
 use self::control::socket::ControlSocket;
 use self::interval_trim::IntervalTrim;
 use self::mount_words::{COMMIT_SECONDS, MountWords, SPARE_AFTER_SECONDS, TRIM_SECONDS, TX_TIMEOUT_SECONDS};
@@ -360,9 +360,11 @@ fn serve(args: &Args, words: &MountWords, json: bool) -> Result<(), Failure> {
     let pool = pool::open_as(&how, &PoolName::new(&args.pool))?;
     let options = words.mount_options(&pool.stats().pool);
     let options = MountOptions { unmount_on_hangup: !args.detached, ..options };
-    let session = warpfire_mount::mount(Arc::clone(pool.filesystem()), &args.directory, &options)
-        .map_err(|error| Failure::new(format_args!("cannot mount the pool: {error}")))?;
-    let socket = serve_control(&pool, &session, words.read_only);
+    let mounted =
+        warpfire_mount::mount_with_commits(Arc::clone(pool.filesystem()), &args.directory, &options);
+    let (session, commit) =
+        mounted.map_err(|error| Failure::new(format_args!("cannot mount the pool: {error}")))?;
+    let socket = serve_control(&pool, &session, commit, words.read_only);
     // The parent of a detached server returns at this line, so the server must not use the terminal after it.
     match json {
         true => print_json(&MountOutput::new(session.mountpoint(), Mounting::New))?,
@@ -409,7 +411,12 @@ fn serve(args: &Args, words: &MountWords, json: bool) -> Result<(), Failure> {
 }
 
 /// Answers requests on the control socket on a thread of its own, until the process ends. Returns the socket.
-fn serve_control(pool: &Warpfire, session: &Session, read_only: bool) -> Option<Arc<ControlSocket>> {
+fn serve_control(
+    pool: &Warpfire,
+    session: &Session,
+    commit: Commit,
+    read_only: bool,
+) -> Option<Arc<ControlSocket>> {
     let failed = |error: io::Error| {
         note(format_args!("'warpfire status' and 'warpfire umount' cannot reach this server: {error}"));
     };
@@ -424,6 +431,7 @@ fn serve_control(pool: &Warpfire, session: &Session, read_only: bool) -> Option<
         read_only,
         failures: session.failed_requests(),
         roll_back: session.rollback(),
+        commit,
     });
     let serving = Arc::clone(&socket);
     let started = std::thread::Builder::new().name("warpfire-accept".to_owned()).spawn(move || {

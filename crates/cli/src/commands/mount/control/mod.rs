@@ -11,6 +11,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `wire` | requests and answers |
+//! | `chunks` | streams of snapshots between both |
 //! | `socket` | the server's side: which clients are admitted, how many, and how slow ones end |
 //! | `served_pool` | the work: status, trim and scrub |
 //! | `frozen_check` | the check of a frozen state, while the pool is in use |
@@ -43,11 +44,13 @@ use warpfire::device_label;
 use warpfire_mount::runtime_directory;
 use warpfire_terminal::Failure;
 
+use self::chunks::{ChunkReader, ChunkWriter};
 use self::wire::{Answer, Request, RequestLine};
 use super::mounted_pool::{MountedPool, mounted_pools, pool_mounted_at};
 use crate::commands::status::StatusReport;
 use crate::location::PoolName;
 
+mod chunks;
 mod frozen_check;
 pub mod served_pool;
 pub mod socket;
@@ -68,6 +71,12 @@ const ANSWER_BYTES_MAX: u64 = 16 << 20;
 pub struct ServerConnection {
     stream: UnixStream,
     peer: UCred,
+}
+
+/// A connection to the server of a mounted pool on which a stream flows.
+#[derive(Debug)]
+pub struct ServerStream {
+    answers: BufReader<UnixStream>,
 }
 
 /// A server that sends the end of its mount.
@@ -218,6 +227,25 @@ impl ServerConnection {
         }
     }
 
+    /// Sends a request to which a stream belongs.
+    ///
+    /// # Errors
+    /// As [`ask`](ServerConnection::ask).
+    pub fn begin_stream(mut self, request: Request) -> Result<ServerStream, Failure> {
+        for direction in [Timeout::Recv, Timeout::Send] {
+            // A stream takes as long as the other end of the pipe.
+            set_socket_timeout(&self.stream, direction, None).map_err(|error| silent(&error.into()))?;
+        }
+        // A server that refuses closes without reading. Its answer says why.
+        let _ = self.stream.write_all(&RequestLine::new(request).to_line());
+        let mut answers = BufReader::new(self.stream);
+        match next_answer(&mut answers)? {
+            Answer::Streaming => Ok(ServerStream { answers }),
+            Answer::Error(failure) => Err(failure.into()),
+            _ => Err(foreign_answer()),
+        }
+    }
+
     /// Whether both are connections to one server.
     #[must_use]
     pub fn is_same_process(&self, other: &ServerConnection) -> bool {
@@ -233,6 +261,46 @@ impl ServerConnection {
     /// A descriptor that becomes readable when the server ends.
     fn watch(&self) -> Option<OwnedFd> {
         pidfd_open(Pid::from_raw(self.peer.pid.as_raw_nonzero().get())?, PidfdFlags::empty()).ok()
+    }
+}
+
+impl ServerStream {
+    /// The stream of the server, up to its end.
+    pub fn chunks(&mut self) -> impl Read {
+        ChunkReader::new(&mut self.answers)
+    }
+
+    /// Sends everything that `input` has. When the server stops reading, its answer says why.
+    ///
+    /// # Errors
+    /// `input` cannot be read.
+    pub fn send_all(&mut self, input: &mut dyn Read) -> Result<(), Failure> {
+        let mut writer = ChunkWriter::new(self.answers.get_mut());
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            let read = match input.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(Failure::local(Path::new("stdin"), &error)),
+            };
+            if writer.write_all(buffer.get(..read).expect("within the buffer")).is_err() {
+                return Ok(());
+            }
+        }
+        let _ = writer.finish();
+        Ok(())
+    }
+
+    /// The answer after the stream.
+    ///
+    /// # Errors
+    /// The failure that the server sends; the server ends before its answer.
+    pub fn answer(mut self) -> Result<Answer, Failure> {
+        match next_answer(&mut self.answers)? {
+            Answer::Error(failure) => Err(failure.into()),
+            answer => Ok(answer),
+        }
     }
 }
 

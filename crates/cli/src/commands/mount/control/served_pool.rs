@@ -2,14 +2,16 @@
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 
-use warpfire::{ErrorKind, ScrubReport, SnapshotRollback, Warpfire};
+use warpfire::{ErrorKind, FsError, ScrubReport, SnapshotRollback, Transaction, Warpfire};
 use warpfire_check::{CheckOptions, CheckReport, DamageReport};
 use warpfire_env::{Clock, SystemClock};
 use warpfire_mount::{FailedRequests, RollBack};
 use warpfire_terminal::Failure;
 
+use super::chunks::{ChunkReader, ChunkWriter};
 use super::frozen_check::FrozenCheck;
 use super::socket::Client;
 use super::wire::Answer;
@@ -18,7 +20,9 @@ use crate::commands::device::{
     take_offline, take_online,
 };
 use crate::commands::fsck::{CheckAnswer, CheckOrder};
+use crate::commands::receive::{ReceiveOrder, abort_in, progress_in, receive_in};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress, pause_nanos};
+use crate::commands::send::{SendOrder, send_from};
 use crate::commands::snapshot::{
     DiffOrder, RuleOrder, create_in, delete_in, diff_in, encoded, hold_in, list_in, rolled_back, rule_in,
 };
@@ -39,7 +43,12 @@ pub struct ServedPool {
     pub failures: Arc<FailedRequests>,
     /// Rolls the mounted filesystem back.
     pub roll_back: RollBack,
+    /// Commits a transaction, and has the kernel drop what the commit changes.
+    pub commit: Commit,
 }
+
+/// See [`ServedPool::commit`].
+pub type Commit = Arc<dyn Fn(Transaction<warpfire::Engine>) -> Result<(), FsError> + Send + Sync>;
 
 impl ServedPool {
     /// The status.
@@ -177,6 +186,48 @@ impl ServedPool {
     pub fn diff_snapshots(&self, order: &DiffOrder, client: &mut Client<'_>) -> Result<Answer, Failure> {
         diff_in(&self.pool, order, |part| client.part(&Answer::SnapshotChanges(encoded(&part))))?;
         Ok(Answer::SnapshotsCompared)
+    }
+
+    /// Sends a snapshot, in chunks.
+    ///
+    /// # Errors
+    /// There is no such snapshot; the pool is damaged; the client takes no more bytes.
+    pub fn send(&self, order: &SendOrder, client: &Client<'_>) -> Result<Answer, Failure> {
+        client.begin_stream()?;
+        let mut chunks = ChunkWriter::new(client);
+        let sent = send_from(&self.pool, order, &mut chunks);
+        let ended = chunks.finish();
+        let sent = sent?;
+        ended.map_err(|error| Failure::local(Path::new("the client"), &error))?;
+        Ok(Answer::Sent(sent))
+    }
+
+    /// Receives a stream, in chunks.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); the stream was cut or changed, or does not fit the directory.
+    pub fn receive(&self, order: &ReceiveOrder, client: &Client<'_>) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        client.begin_stream()?;
+        let mut chunks = ChunkReader::new(client);
+        Ok(Answer::Received(receive_in(&self.pool, order, &mut chunks, &*self.commit)?))
+    }
+
+    /// How far a stream for a directory is received.
+    ///
+    /// # Errors
+    /// The pool is damaged.
+    pub fn receive_progress(&self, target: &[u8]) -> Result<Answer, Failure> {
+        Ok(Answer::ReceiveProgress(progress_in(&self.pool, target)?))
+    }
+
+    /// Drops the part of a stream that has arrived for a directory.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); a stream arrives now.
+    pub fn abort_receive(&self, target: &[u8]) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        Ok(Answer::ReceiveAborted(abort_in(&self.pool, target)?))
     }
 
     /// Removes a device.

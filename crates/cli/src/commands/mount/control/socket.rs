@@ -18,9 +18,9 @@ use std::net::Shutdown;
 use std::ops::ControlFlow;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::thread;
 use std::time::Duration;
 
@@ -50,6 +50,9 @@ const WAITING_MAX: usize = 8;
 /// The wait before the next connection when the process has no descriptors or memory for one.
 const SHORTAGE: Duration = Duration::from_millis(100);
 
+/// How often a stream that waits for its client looks whether the mount ends.
+const STREAM_LOOK: Duration = Duration::from_secs(1);
+
 /// The socket of a running server.
 pub struct ControlSocket {
     listener: UnixListener,
@@ -58,6 +61,9 @@ pub struct ControlSocket {
     connections: Mutex<Connections>,
     /// Held while a trim or scrub runs.
     work: Mutex<()>,
+    /// Held for reading while a stream is sent or received. These run beside each other and beside other
+    /// work.
+    streams: RwLock<()>,
     /// Clients that wait for the end, oldest first.
     waiting: Mutex<VecDeque<UnixStream>>,
     is_stopping: AtomicBool,
@@ -116,8 +122,8 @@ impl ControlSocket {
         let listener = UnixListener::bind(&path)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
         let ino = fs::symlink_metadata(&path)?.ino();
-        let (connections, work, waiting, is_stopping) = Default::default();
-        Ok(ControlSocket { listener, path, ino, connections, work, waiting, is_stopping })
+        let (connections, work, streams, waiting, is_stopping) = Default::default();
+        Ok(ControlSocket { listener, path, ino, connections, work, streams, waiting, is_stopping })
     }
 
     /// Removes the socket from its directory. The next server of the pool may have made its own there.
@@ -169,6 +175,7 @@ impl ControlSocket {
             let _ = connection.stream.shutdown(Shutdown::Read);
         }
         drop(self.work.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(self.streams.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Sends the clients that wait for the end how many transactions it has aborted.
@@ -253,6 +260,12 @@ impl ControlSocket {
             Ok(Request::DiffSnapshots(order)) => {
                 self.work(stream, number, &mut unsent, |client| pool.diff_snapshots(&order, client))
             }
+            Ok(Request::Send(order)) => self.stream(stream, number, |client| pool.send(&order, client)),
+            Ok(Request::Receive(order)) => self.stream(stream, number, |client| pool.receive(&order, client)),
+            Ok(Request::ReceiveProgress { target }) => pool.receive_progress(&target),
+            Ok(Request::AbortReceive { target }) => {
+                self.stream(stream, number, |_| pool.abort_receive(&target))
+            }
             Ok(Request::RemoveDevice { index }) => {
                 self.work(stream, number, &mut unsent, |client| pool.remove_device(index, client))
             }
@@ -297,6 +310,32 @@ impl ControlSocket {
         if self.is_stopping.load(Ordering::SeqCst) { Err(stopped()) } else { answer }
     }
 
+    /// Sends or receives a stream, beside other work. Returns its result.
+    fn stream(
+        &self,
+        stream: &UnixStream,
+        number: u64,
+        work: impl FnOnce(&Client<'_>) -> Result<Answer, Failure>,
+    ) -> Result<Answer, Failure> {
+        let Ok(_streaming) = self.streams.try_read() else { return Err(stopped()) };
+        if self.is_stopping.load(Ordering::SeqCst) {
+            return Err(stopped());
+        }
+        self.note_work(number);
+        let _ = stream.set_read_timeout(Some(STREAM_LOOK));
+        let _ = stream.set_write_timeout(Some(STREAM_LOOK));
+        let answer = work(&Client { socket: self, stream, rest: Vec::new(), sent_nanos: None });
+        let _ = stream.set_write_timeout(Some(PATIENCE));
+        if answer.is_err() && self.is_stopping.load(Ordering::SeqCst) { Err(stopped()) } else { answer }
+    }
+
+    /// Notes that a connection has work: it is not closed for others.
+    fn note_work(&self, number: u64) {
+        for connection in self.connections().open.iter_mut().filter(|found| found.number == number) {
+            connection.has_work = true;
+        }
+    }
+
     fn begin_work(&self, number: u64) -> Result<MutexGuard<'_, ()>, Failure> {
         let work = match self.work.try_lock() {
             Ok(work) => work,
@@ -309,9 +348,7 @@ impl ControlSocket {
         if self.is_stopping.load(Ordering::SeqCst) {
             return Err(stopped());
         }
-        for connection in self.connections().open.iter_mut().filter(|found| found.number == number) {
-            connection.has_work = true;
-        }
+        self.note_work(number);
         Ok(work)
     }
 }
@@ -364,6 +401,31 @@ impl Client<'_> {
         }
     }
 
+    /// Lets the client know that a stream follows.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub fn begin_stream(&self) -> Result<(), Failure> {
+        let sent = (&*self).write_all(&Answer::Streaming.to_line());
+        sent.map_err(|error| Failure::local(Path::new("the client"), &error))
+    }
+
+    /// Makes a call until the client has bytes or room for some, however long that takes, and the mount
+    /// stays.
+    fn patiently(&self, call: &mut dyn FnMut(&UnixStream) -> io::Result<usize>) -> io::Result<usize> {
+        loop {
+            match call(self.stream) {
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    if self.socket.is_stopping.load(Ordering::SeqCst) {
+                        return Err(io::ErrorKind::ConnectionAborted.into());
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                done => return done,
+            }
+        }
+    }
+
     /// Waits for so long, and says whether the work goes on: the client is there, and the mount too.
     pub fn goes_on(&self, pause_nanos: u64) -> ControlFlow<()> {
         let pause = Timespec {
@@ -374,6 +436,22 @@ impl Client<'_> {
         let is_closed = poll(&mut closing, Some(&pause)).is_ok_and(|ready| ready > 0);
         let is_stopping = self.socket.is_stopping.load(Ordering::SeqCst);
         if is_closed || is_stopping { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+impl Read for &Client<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.patiently(&mut |mut stream| stream.read(buffer))
+    }
+}
+
+impl Write for &Client<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.patiently(&mut |mut stream| stream.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -404,8 +482,9 @@ mod tests {
             let pool = Pool::options().size_bytes(64 << 20).in_memory().expect("a pool");
             let (mountpoint, failures) = ("/mnt".to_owned(), Arc::default());
             let roll_back: RollBack = Arc::new(|_, _| unreachable!("these tests roll nothing back"));
-            let served =
-                Arc::new(ServedPool { pool: pool.clone(), mountpoint, read_only, failures, roll_back });
+            let commit: crate::commands::mount::control::served_pool::Commit = Arc::new(|tx| tx.commit());
+            let pool = pool.clone();
+            let served = Arc::new(ServedPool { pool, mountpoint, read_only, failures, roll_back, commit });
             let serving = Arc::clone(&socket);
             thread::spawn(move || serving.serve(&served));
             Served { socket, pool, _directory: directory }

@@ -17,7 +17,9 @@ use warpfire_terminal::{Failure, RelayedFailure};
 
 use crate::commands::device::{AddOrder, OnlineOrder, ReplaceOrder, ResizeOrder, ResizedDevice};
 use crate::commands::fsck::{CheckAnswer, CheckOrder};
+use crate::commands::receive::{ReceiveOrder, ReceiveProgressOutput, ReceivedOutput};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress};
+use crate::commands::send::{SendOrder, SentOutput};
 use crate::commands::snapshot::{DiffOrder, RuleAnswer, RuleOrder, WireRollback, WireSnapshot};
 use crate::commands::status::StatusReport;
 use crate::commands::trim::TrimOutput;
@@ -87,6 +89,20 @@ pub enum Request {
     DiffSnapshots(DiffOrder),
     /// Add a device and remove another one.
     ReplaceDevice(ReplaceOrder),
+    /// Send a snapshot: a stream follows the answer `streaming`, as in `chunks`.
+    Send(SendOrder),
+    /// Receive a stream, which the client sends after the answer `streaming`, as in `chunks`.
+    Receive(ReceiveOrder),
+    /// How far a stream for a directory is received.
+    ReceiveProgress {
+        /// Its path.
+        target: Vec<u8>,
+    },
+    /// Drop the part of a stream that has arrived for a directory.
+    AbortReceive {
+        /// Its path.
+        target: Vec<u8>,
+    },
     /// Give a device another size, or plan that.
     ResizeDevice(ResizeOrder),
     /// Take a device offline.
@@ -173,6 +189,16 @@ pub enum Answer {
     SnapshotChanges(Vec<Vec<u8>>),
     /// All changes are sent.
     SnapshotsCompared,
+    /// A stream follows, in the direction of the request.
+    Streaming,
+    /// The stream is sent to its end.
+    Sent(SentOutput),
+    /// The stream is received.
+    Received(ReceivedOutput),
+    /// How far a stream is received; `None` if none is.
+    ReceiveProgress(Option<ReceiveProgressOutput>),
+    /// Whether something was dropped.
+    ReceiveAborted(bool),
     /// The device has its new size.
     DeviceResized(ResizedDevice),
     /// The device is offline.

@@ -1,0 +1,377 @@
+//! Carries out the records of a stream.
+//!
+//! # Invariants
+//! 1. Every name is looked up in a directory of the tree, and no symbolic link is followed. So no record
+//!    reaches anything outside of the tree and the stash (`enter`, `open`).
+//! 2. The content of a file is named where the spool has it: no bytes are copied, but for the few that are
+//!    inline in records or in the spool's own metadata (`SpoolData::source`).
+
+use std::ops::Range;
+
+use warpfire_format::fs::{ExtentSource, FileKind};
+use warpfire_format::stream::{FileAttributes, MadeFile, Piece, PieceSource, StreamRecord};
+use warpfire_meta::Storage;
+use warpfire_units::SlicePtr;
+
+use crate::acl::{Caller, XATTR_ACCESS, XATTR_DEFAULT};
+use crate::attrs::{NewMode, SetAttr, SetTime, XattrMode};
+use crate::data::{AllocMode, Position, WriteSource};
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::names::{NewFile, RenameMode};
+use crate::node::{NameBuf, NodeRef};
+use crate::slice::YankedSlice;
+use crate::stamp::timestamp;
+
+const ROOT: Caller<'static> = Caller::ROOT;
+
+/// Bytes of the spool that are held as one value. Its parts name the files' slices.
+const WINDOW_BYTES: u64 = 16 << 20;
+
+/// The bytes of files in the spool.
+pub(super) struct SpoolData<'a, E: Storage> {
+    fs: &'a Fs<E>,
+    node: NodeRef,
+    len_bytes: u64,
+    window: Option<(Range<u64>, YankedSlice)>,
+}
+
+impl<'a, E: Storage> SpoolData<'a, E> {
+    pub(super) fn new(fs: &'a Fs<E>, node: NodeRef, len_bytes: u64) -> Self {
+        SpoolData { fs, node, len_bytes, window: None }
+    }
+
+    /// A range of the data as a value.
+    fn part(&mut self, position: u64, len_bytes: u64) -> Result<YankedSlice, FsError> {
+        let wanted = position..position + len_bytes;
+        if wanted.end > self.len_bytes {
+            return Err(FsError::Invalid("a record names bytes that the stream does not have"));
+        }
+        let is_inside = |range: &Range<u64>| range.start <= wanted.start && wanted.end <= range.end;
+        if !self.window.as_ref().is_some_and(|(range, _)| is_inside(range)) {
+            let end = wanted.end.max(position + WINDOW_BYTES).min(self.len_bytes);
+            let value = self.fs.keep_content(&self.node, position, end - position)?;
+            self.window = Some((position..end, value));
+        }
+        let (range, value) = self.window.as_ref().expect("filled above");
+        Ok(value.part(wanted.start - range.start..wanted.end - range.start))
+    }
+}
+
+/// The current file.
+enum CurrentFile {
+    /// Its node is known.
+    Open(NodeRef),
+    /// It was made under this name, and nobody has asked for its node yet.
+    Made(NodeRef, NameBuf),
+}
+
+/// A directory on the way to the current one.
+struct TreeLevel {
+    dir: NodeRef,
+    /// Whether files that are made in it inherit lists.
+    has_default_acl: bool,
+}
+
+/// Carries out records in a tree.
+pub(super) struct TreeBuilder<'a, S: Storage, E: Storage> {
+    fs: &'a Fs<S>,
+    stash: NodeRef,
+    levels: Vec<TreeLevel>,
+    file: CurrentFile,
+    data: SpoolData<'a, E>,
+}
+
+impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
+    pub(super) fn new(
+        fs: &'a Fs<S>,
+        root: NodeRef,
+        stash: NodeRef,
+        data: SpoolData<'a, E>,
+    ) -> Result<Self, FsError> {
+        let file = CurrentFile::Open(NodeRef::clone(&root));
+        let mut builder = TreeBuilder { fs, stash, levels: Vec::new(), file, data };
+        builder.push(root)?;
+        Ok(builder)
+    }
+
+    fn push(&mut self, dir: NodeRef) -> Result<(), FsError> {
+        let has_default_acl = match self.fs.getxattr(&ROOT, &dir, XATTR_DEFAULT) {
+            Err(FsError::NoAttribute) => false,
+            found => found.map(|_| true)?,
+        };
+        self.levels.push(TreeLevel { dir, has_default_acl });
+        Ok(())
+    }
+
+    fn level(&self) -> &TreeLevel {
+        self.levels.last().expect("the root of the tree is never left")
+    }
+
+    fn dir(&self) -> NodeRef {
+        NodeRef::clone(&self.level().dir)
+    }
+
+    fn file(&mut self) -> Result<NodeRef, FsError> {
+        if let CurrentFile::Made(dir, name) = &self.file {
+            self.file = CurrentFile::Open(self.fs.lookup(&ROOT, dir, name)?);
+        }
+        match &self.file {
+            CurrentFile::Open(node) => Ok(NodeRef::clone(node)),
+            CurrentFile::Made(..) => unreachable!("opened above"),
+        }
+    }
+
+    /// Carries out one record.
+    ///
+    /// # Errors
+    /// Those of the call that it asks for.
+    pub(super) fn apply(&mut self, record: &StreamRecord<'_>) -> Result<(), FsError> {
+        match record {
+            StreamRecord::Up(levels) => self.up(*levels),
+            StreamRecord::Enter(name) => self.enter(name),
+            StreamRecord::Remove(name) => self.remove(name),
+            StreamRecord::Stash { name, number, keeps } => self.stash(name, *number, *keeps),
+            StreamRecord::Place { name, number, is_last } => self.place(name, *number, *is_last),
+            StreamRecord::Make(made) => self.make(made),
+            StreamRecord::Open(name) => self.open(name),
+            StreamRecord::Write { offset, pieces } => self.write(*offset, pieces),
+            StreamRecord::Truncate(len) => {
+                let file = self.file()?;
+                self.fs.truncate(&ROOT, &file, *len)
+            }
+            StreamRecord::Attributes(attributes) => self.set_attributes(attributes),
+            StreamRecord::SetXattr { name, value } => {
+                let file = self.file()?;
+                self.fs.setxattr(&ROOT, &file, name, value, XattrMode::Either)
+            }
+            StreamRecord::RemoveXattr(name) => {
+                let file = self.file()?;
+                match self.fs.removexattr(&ROOT, &file, name) {
+                    // A change of the owner, or a write, has removed it.
+                    Err(FsError::NoAttribute) => Ok(()),
+                    removed => removed,
+                }
+            }
+        }
+    }
+
+    fn up(&mut self, levels: u64) -> Result<(), FsError> {
+        let levels = usize::try_from(levels).unwrap_or(usize::MAX);
+        if levels >= self.levels.len() {
+            return Err(FsError::Invalid("a record leaves the root of the tree"));
+        }
+        self.levels.truncate(self.levels.len() - levels);
+        Ok(())
+    }
+
+    fn enter(&mut self, name: &[u8]) -> Result<(), FsError> {
+        let dir = self.fs.lookup(&ROOT, &self.level().dir, name)?;
+        if !dir.is_dir() {
+            return Err(FsError::NotDirectory);
+        }
+        self.push(dir)
+    }
+
+    fn open(&mut self, name: &[u8]) -> Result<(), FsError> {
+        let node = match name {
+            [] => self.dir(),
+            name => self.fs.lookup(&ROOT, &self.level().dir, name)?,
+        };
+        self.file = CurrentFile::Open(node);
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &[u8]) -> Result<(), FsError> {
+        let dir = self.dir();
+        match self.fs.unlink(&ROOT, &dir, name) {
+            Err(FsError::IsDirectory) => self.fs.rmdir(&ROOT, &dir, name),
+            removed => removed,
+        }
+    }
+
+    fn stash(&mut self, name: &[u8], number: u64, keeps: bool) -> Result<(), FsError> {
+        let (dir, number) = (self.dir(), number.to_string());
+        if keeps {
+            let node = self.fs.lookup(&ROOT, &dir, name)?;
+            return self.fs.link(&ROOT, &node, &self.stash, number.as_bytes());
+        }
+        self.fs.rename(&ROOT, (&dir, name), (&self.stash, number.as_bytes()), RenameMode::NoReplace)
+    }
+
+    fn place(&mut self, name: &[u8], number: u64, is_last: bool) -> Result<(), FsError> {
+        let (dir, number) = (self.dir(), number.to_string());
+        if is_last {
+            let from = (&self.stash, number.as_bytes());
+            return self.fs.rename(&ROOT, from, (&dir, name), RenameMode::NoReplace);
+        }
+        let node = self.fs.lookup(&ROOT, &self.stash, number.as_bytes())?;
+        self.fs.link(&ROOT, &node, &dir, name)
+    }
+
+    fn make(&mut self, made: &MadeFile<'_>) -> Result<(), FsError> {
+        let dir = self.dir();
+        let is_simple = self.make_file(&dir, made)?;
+        self.file = CurrentFile::Made(NodeRef::clone(&dir), made.name.into());
+        if self.level().has_default_acl {
+            let file = self.file()?;
+            for list in [XATTR_ACCESS, XATTR_DEFAULT] {
+                match self.fs.removexattr(&ROOT, &file, list) {
+                    Err(FsError::NoAttribute | FsError::Unsupported) => {}
+                    removed => removed?,
+                }
+            }
+        }
+        if !is_simple {
+            self.write(0, &made.pieces)?;
+        }
+        if !is_simple || self.level().has_default_acl {
+            self.set_attributes(&made.attributes)?;
+        }
+        if made.number != 0 {
+            let file = self.file()?;
+            self.fs.link(&ROOT, &file, &self.stash, made.number.to_string().as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Makes a file. Returns whether its content and attributes are complete.
+    fn make_file(&mut self, dir: &NodeRef, made: &MadeFile<'_>) -> Result<bool, FsError> {
+        let set = all_attributes(made.kind, &made.attributes);
+        let new = NewFile {
+            kind: made.kind,
+            mode: NewMode::exact(u32::from(made.attributes.permissions)),
+            rdev: made.rdev,
+            content: made.target,
+            set: Some(&set),
+        };
+        if made.kind != FileKind::Regular {
+            return self.fs.make(&ROOT, dir, made.name, &new, false).map(|_| true);
+        }
+        match made.pieces.as_slice() {
+            [] => self.fs.make(&ROOT, dir, made.name, &new, false).map(|_| true),
+            [Piece { source: PieceSource::Bytes(bytes), .. }] => {
+                let new = NewFile { content: bytes, ..new };
+                self.fs.make(&ROOT, dir, made.name, &new, false).map(|_| true)
+            }
+            pieces => match self.joined(pieces)? {
+                Some(content) => self.make_of(dir, made.name, &new, &content).map(|()| true),
+                None => {
+                    self.fs.make(&ROOT, dir, made.name, &NewFile { set: None, ..new }, false).map(|_| false)
+                }
+            },
+        }
+    }
+
+    /// The content of pieces that are all in the data.
+    fn joined(&mut self, pieces: &[Piece<'_>]) -> Result<Option<YankedSlice>, FsError> {
+        let mut parts = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let PieceSource::Data(position) = piece.source else { return Ok(None) };
+            parts.push(self.data.part(position, piece.len_bytes)?);
+        }
+        match parts.as_slice() {
+            [_] => Ok(parts.pop()),
+            parts => YankedSlice::join(parts),
+        }
+    }
+
+    /// Makes a regular file with a value as its content.
+    fn make_of(
+        &self,
+        dir: &NodeRef,
+        name: &[u8],
+        new: &NewFile<'_>,
+        content: &YankedSlice,
+    ) -> Result<(), FsError> {
+        let now = self.fs.use_slice(content)?;
+        let pin = self.fs.pin_to_commit()?;
+        let in_use = content.in_use(now)?;
+        let slices: Option<Vec<SlicePtr>> = in_use
+            .pieces(0)
+            .iter()
+            .map(|piece| match piece.source {
+                ExtentSource::Slice(segment, offset_bytes) => {
+                    let len_bytes = u32::try_from(piece.len).ok()?;
+                    Some(SlicePtr { segment, offset_bytes, len_bytes })
+                }
+                _ => None,
+            })
+            .collect();
+        if let Some(slices) = slices {
+            let source = WriteSource::Slices(slices);
+            return self.fs.make_source(&ROOT, dir, name, new, &source, false).map(drop);
+        }
+        // The spool is so short that its metadata holds its bytes.
+        let mut bytes = vec![0; usize::try_from(content.len_bytes()).map_err(|_| FsError::FileTooLarge)?];
+        self.fs.read_yanked_slice(content, 0, &mut bytes)?;
+        drop((in_use, pin));
+        self.fs.make(&ROOT, dir, name, &NewFile { content: &bytes, ..*new }, false).map(drop)
+    }
+
+    fn write(&mut self, offset: u64, pieces: &[Piece<'_>]) -> Result<(), FsError> {
+        let file = self.file()?;
+        let mut at = offset;
+        let mut parts: Vec<YankedSlice> = Vec::new();
+        let mut parts_at = offset;
+        for piece in pieces {
+            let PieceSource::Data(position) = piece.source else {
+                self.paste(&file, parts_at, &mut parts)?;
+                self.write_piece(&file, at, piece)?;
+                at += piece.len_bytes;
+                parts_at = at;
+                continue;
+            };
+            parts.push(self.data.part(position, piece.len_bytes)?);
+            at += piece.len_bytes;
+        }
+        self.paste(&file, parts_at, &mut parts)?;
+        if self.fs.getattr(&file).size_bytes < at {
+            // The last piece is a hole.
+            self.fs.truncate(&ROOT, &file, at)?;
+        }
+        Ok(())
+    }
+
+    fn paste(&self, file: &NodeRef, at: u64, parts: &mut Vec<YankedSlice>) -> Result<(), FsError> {
+        if let Some(content) = YankedSlice::join(parts)? {
+            self.fs.paste(&ROOT, file, Position::At(at), &content)?;
+        }
+        parts.clear();
+        Ok(())
+    }
+
+    fn write_piece(&self, file: &NodeRef, at: u64, piece: &Piece<'_>) -> Result<(), FsError> {
+        match piece.source {
+            PieceSource::Bytes(bytes) => self.fs.write(&ROOT, file, Position::At(at), bytes).map(drop),
+            // Past the end there is nothing to make a hole in.
+            PieceSource::Hole if self.fs.getattr(file).size_bytes > at => {
+                self.fs.fallocate(&ROOT, file, AllocMode::PunchHole, at, piece.len_bytes)
+            }
+            PieceSource::Hole => Ok(()),
+            PieceSource::Data(_) => unreachable!("pasted by the caller"),
+        }
+    }
+
+    fn set_attributes(&mut self, attributes: &FileAttributes) -> Result<(), FsError> {
+        let file = self.file()?;
+        let has = self.fs.getattr(&file);
+        let mut set = all_attributes(file.kind(), attributes);
+        // Setting the owner, even to the same one, removes capabilities.
+        if (has.uid, has.gid) == (attributes.uid, attributes.gid) {
+            (set.uid, set.gid) = (None, None);
+        }
+        self.fs.set_attributes(&ROOT, &file, &set)
+    }
+}
+
+fn all_attributes(kind: FileKind, attributes: &FileAttributes) -> SetAttr {
+    SetAttr {
+        mode: (kind != FileKind::Symlink).then_some(u32::from(attributes.permissions)),
+        uid: Some(attributes.uid),
+        gid: Some(attributes.gid),
+        size_bytes: None,
+        atime: Some(SetTime::At(timestamp(attributes.atime))),
+        mtime: Some(SetTime::At(timestamp(attributes.mtime))),
+    }
+}
