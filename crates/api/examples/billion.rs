@@ -16,9 +16,10 @@
 use std::error::Error;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use warpfire::{Dir, Pool, Warpfire};
+use warpfire_env::{Clock, SystemClock};
 
 type Failure = Box<dyn Error>;
 
@@ -81,6 +82,11 @@ impl Plan {
     }
 }
 
+/// The time since some moment before the program began.
+fn now() -> Duration {
+    Duration::from_nanos(SystemClock.monotonic_nanos())
+}
+
 /// The run of a stage: its progress, and the figures at its end.
 struct Stage {
     name: String,
@@ -88,15 +94,15 @@ struct Stage {
     done: u64,
     /// Items that an earlier run of this stage had done.
     before: u64,
-    began: Instant,
-    told: Instant,
-    last: Instant,
+    began: Duration,
+    told: Duration,
+    last: Duration,
     longest_gap: Duration,
 }
 
 impl Stage {
     fn begin(name: &str, total: u64, before: u64) -> Stage {
-        let now = Instant::now();
+        let now = now();
         let longest_gap = Duration::ZERO;
         Stage {
             name: name.to_owned(),
@@ -113,7 +119,7 @@ impl Stage {
     /// Counts one more item.
     fn step(&mut self) {
         self.done += 1;
-        let now = Instant::now();
+        let now = now();
         self.longest_gap = self.longest_gap.max(now - self.last);
         self.last = now;
         if now - self.told >= TELL_EVERY {
@@ -128,7 +134,7 @@ impl Stage {
 
     /// Prints the figures. `pool` is open if the stage has used one.
     fn end(&self, pool: &Warpfire) {
-        let seconds = self.began.elapsed().as_secs_f64();
+        let seconds = (now() - self.began).as_secs_f64();
         let devices = pool.stats().devices;
         let sum = |of: fn(&warpfire::DeviceCounters) -> u64| -> u64 {
             devices.iter().map(|device| of(&device.counters)).sum()
