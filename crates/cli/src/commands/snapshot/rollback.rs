@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use serde::{Deserialize, Serialize};
-use warpfire::{ErrorKind, SnapshotRollback, Timestamp, Warpfire};
+use warpfire::{ErrorKind, SnapshotRollback, Warpfire};
 use warpfire_env::{Clock, SystemClock};
 use warpfire_terminal::{Failure, counted, is_json, print, print_json, quoted};
 
@@ -99,7 +99,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let keep_as = match &args.keep_as {
         Some(name) => name.as_bytes().to_vec(),
         None => {
-            let now = rfc3339(Timestamp { nanos: 0, ..SystemClock.now() });
+            let now = rfc3339(SystemClock.now());
             format!("before-rollback-{now}").into_bytes()
         }
     };
