@@ -113,7 +113,7 @@ fn a_power_cut_at_any_write_of_a_receiver_leaves_the_old_tree_or_the_new_one() {
     // Each cut opens a pool and receives the rest, so a few hundred of them are spread over the recording.
     let boundaries = recording.events().iter().filter(|event| matches!(event, Event::Flush { .. })).count();
     let every = (boundaries / 40).max(1);
-    let (mut old, mut new, mut boundary) = (0, 0, 0);
+    let (mut old, mut new, mut boundary) = (0, 0, 0usize);
     let mut replay = recording.replay();
     loop {
         if replay.at_boundary() {

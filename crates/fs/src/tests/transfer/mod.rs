@@ -114,9 +114,8 @@ fn same(found: &Picture, wanted: &Picture, what: &str) {
             assert!(other.content == one.content, "{what}: content of {shown}");
         }
     }
-    for path in found.keys().filter(|path| !wanted.contains_key(*path)) {
-        panic!("{what}: {} is too much", String::from_utf8_lossy(path));
-    }
+    let extra = found.keys().find(|path| !wanted.contains_key(*path));
+    assert!(extra.is_none(), "{what}: {:?} is too much", extra.map(|path| String::from_utf8_lossy(path)));
 }
 
 /// A stream, whole.

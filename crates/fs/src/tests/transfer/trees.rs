@@ -15,7 +15,7 @@ fn chain<E: Storage + SnapshotStore>(
 ) {
     let mut random = TestRandom(seed);
     if root != "/" {
-        source.mkdir(&ROOT, &source.root(), root[1..].as_bytes(), NewMode::exact(0o755)).unwrap();
+        source.mkdir(&ROOT, &source.root(), &root.as_bytes()[1..], NewMode::exact(0o755)).unwrap();
     }
     let mut before: Option<String> = None;
     let mut top_before = None;

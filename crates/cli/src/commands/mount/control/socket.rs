@@ -483,8 +483,9 @@ mod tests {
             let (mountpoint, failures) = ("/mnt".to_owned(), Arc::default());
             let roll_back: RollBack = Arc::new(|_, _| unreachable!("these tests roll nothing back"));
             let commit: crate::commands::mount::control::served_pool::Commit = Arc::new(|tx| tx.commit());
-            let pool = pool.clone();
-            let served = Arc::new(ServedPool { pool, mountpoint, read_only, failures, roll_back, commit });
+            let served =
+                ServedPool { pool: pool.clone(), mountpoint, read_only, failures, roll_back, commit };
+            let served = Arc::new(served);
             let serving = Arc::clone(&socket);
             thread::spawn(move || serving.serve(&served));
             Served { socket, pool, _directory: directory }
