@@ -5,7 +5,7 @@
 //! - `crash` makes some files more without a sync, says so, and waits to be killed.
 //! - `open` opens the pool and lists the root.
 //! - `walk` counts all names; `backup` also reads the attributes of each, as a backup does.
-//! - `empty` removes everything. An interrupted one goes on with what is left.
+//! - `empty` removes everything. An interrupted one goes on with the rest.
 //!
 //! A tenth of the files is in one directory, the others are in directories of a million. One file of 16 has
 //! 100 bytes, the others are empty. ORDER is the order of names: `sorted`, or `random`, which scatters them

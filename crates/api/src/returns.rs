@@ -3,8 +3,9 @@
 //! # Invariants
 //! 1. A device is taken back only if it is the device that left (`warpfire_pool::Pool::take_online`). Before
 //!    that nothing is locked and nothing is written: its label is read (`ReturningDevices::look`).
-//! 2. A device that has left [`DEPARTURES_MAX`] times within [`DEPARTURES_SPAN`] is kept offline, durably, until
-//!    a person takes it online. So it does not have its columns rebuilt again and again (`Departures::note`).
+//! 2. A device that has left [`DEPARTURES_MAX`] times within [`DEPARTURES_SPAN`] is kept offline, durably,
+//!    until a person takes it online. So it does not have its columns rebuilt again and again
+//!    (`Departures::note`).
 //! 3. A device that a person took offline, or that has failed and is still there, is not taken back.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -179,7 +179,7 @@ impl Warpfire {
 
     /// Makes the tree what a snapshot shows, in one commit, and keeps what it was as the snapshot `kept_as`.
     /// Both are durable on return. No snapshot goes, so a rollback to `kept_as` undoes this one. Its cost
-    /// follows what has changed since the snapshot.
+    /// follows the changes since the snapshot.
     ///
     /// A file that is open and that the snapshot does not have stays without a name until it is closed. A
     /// transaction that has read what goes back ends as a conflict.
@@ -200,8 +200,8 @@ impl Warpfire {
     ///
     /// # Errors
     /// `NotFound`; `AlreadyExists` if there is a snapshot `kept_as`; `Conflict` if another thread changes
-    /// something meanwhile; `InvalidInput` for a name that no snapshot can have, or if more than 1 GiB of
-    /// metadata has changed since; `NoSpace`; `ReadOnly`. Then the tree is as it was.
+    /// something during the rollback; `InvalidInput` for a name that no snapshot can have, or if more than
+    /// 1 GiB of metadata has changed since; `NoSpace`; `ReadOnly`. Then the tree is as it was.
     pub fn roll_back_to_snapshot(
         &self,
         name: impl AsRef<OsStr>,

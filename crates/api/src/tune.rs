@@ -3,8 +3,8 @@
 //! # Invariants
 //! 1. A change that the devices or their room do not allow is refused before anything is written
 //!    (`Warpfire::plan_tune`).
-//! 2. What is written after the call has the new shape. Older data gets it only if that is wished, and keeps
-//!    what its own shape covers until then (`warpfire_log`, `shape`).
+//! 2. Data that is written after the call has the new shape. Older data gets it only if that is wished, and
+//!    keeps what its own shape covers until then (`warpfire_log`, `shape`).
 
 use rustix::io::Errno;
 use warpfire_log::LogStore;
@@ -372,7 +372,7 @@ mod tests {
         assert!(off_bytes < 1 << 20, "{plan:?}: {} are available", available());
         let rest = available() as f64 / all_bytes as f64;
         // Each of the others keeps a quarter of a device; the reserve stays as it is.
-        assert!((0.60..0.75).contains(&rest), "{rest} of before");
+        assert!((0.60..0.75).contains(&rest), "{rest} of the old space");
         // The pool is full for writers.
         let mut files = 0;
         while fs.write(format!("/{files}"), vec![files as u8; 1 << 20]).is_ok() {

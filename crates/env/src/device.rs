@@ -16,8 +16,8 @@ pub struct ZoneInfo {
     pub zone_bytes: u64,
     /// The first so many zones take writes anywhere. Drives that write in shingles have some.
     pub conventional_zones: u32,
-    /// Most zones that may be active at once, that is written and not full; 0 if there is no limit. The device
-    /// refuses the first write to one zone more.
+    /// Most zones that may be active at once, that is written and not full; 0 if there is no limit. The
+    /// device refuses the first write to one zone more.
     pub active_zones_max: u32,
 }
 

@@ -78,7 +78,7 @@ pub(crate) const HEAD_BYTES_MAX: usize = EARLIER_AT + EARLIER_BYTES * EARLIER_MA
 const FEATURES_AT: usize = 80;
 
 /// Bytes of a header up to those that are always zero. `head` is its beginning; `None` if it is too short to
-/// tell.
+/// say.
 pub(crate) fn head_bytes(head: &[u8]) -> Option<usize> {
     let earlier = usize::from(*head.get(EARLIER_COUNT_AT)?);
     let features = head.get(FEATURES_AT..FEATURES_AT + 8)?.try_into().ok()?;

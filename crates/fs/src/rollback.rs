@@ -8,7 +8,7 @@
 //! removed: whoever uses it goes on, and its content goes when nobody does.
 //!
 //! ```text
-//!   keep       the snapshot of what is there now
+//!   keep       the snapshot of the present
 //!   list       alone in the base: each key that has changed since, with its value of then
 //!   choose     of each node in use: its record of then, or it stays, or it is a directory that is gone
 //!   commit     all keys in one batch
@@ -108,8 +108,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// name, until nobody uses it. `changed` is called with everything that has another answer afterwards.
     ///
     /// # Errors
-    /// `NotFound`; `Exists` if there is a snapshot `kept_as`; `Conflict` if a call changes the tree
-    /// meanwhile; `Invalid` if more than 1 GiB of records have changed since; `NoSpace`; `ReadOnly`;
+    /// `NotFound`; `Exists` if there is a snapshot `kept_as`; `Conflict` if a call changes the tree during
+    /// the rollback; `Invalid` if more than 1 GiB of records have changed since; `NoSpace`; `ReadOnly`;
     /// `Damaged`. The tree is then as it was.
     pub fn roll_back(
         &self,
@@ -138,7 +138,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         }
     }
 
-    /// Visits what has changed since a snapshot: what a rollback to it would change now.
+    /// Visits everything that has changed since a snapshot: what a rollback to it would change now.
     ///
     /// # Errors
     /// `NotFound`; `Damaged`.

@@ -17,8 +17,8 @@ use warpfire_env::sync::Mutex;
 use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex, Timestamp};
 use warpfire_format::fs::{
-    CounterId, Inode, Key, SNAPSHOT_HOLDS_MAX, SnapshotName, SnapshotRecord, VolumeId, decode_counter,
-    inode_key, snapshot_range,
+    CounterId, Inode, InodeTime, Key, SNAPSHOT_HOLDS_MAX, SnapshotName, SnapshotRecord, VolumeId,
+    decode_counter, inode_key, snapshot_range,
 };
 use warpfire_meta::{
     Admit, Batch, CommitError, Direction, KeyRange, ScanPage, SnapshotStore, SnapshotView, Storage, Store,
@@ -115,19 +115,20 @@ type CommitWithSnapshot<E> =
 /// A snapshot that the commit of a transaction makes of its own changes.
 pub(crate) struct CommitSnapshot<E> {
     name: Box<[u8]>,
+    made: InodeTime,
     commit: CommitWithSnapshot<E>,
 }
 
 impl<E: SnapshotStore> CommitSnapshot<E> {
-    /// A snapshot with this name.
+    /// A snapshot with this name and time.
     ///
     /// # Errors
     /// `Invalid` and `NameTooLong` for a name that none can have.
-    pub(crate) fn named(name: &[u8]) -> Result<CommitSnapshot<E>, FsError> {
+    pub(crate) fn named(name: &[u8], made: InodeTime) -> Result<CommitSnapshot<E>, FsError> {
         check_snapshot_name(name)?;
         let commit: CommitWithSnapshot<E> =
             |engine, batch, admit, build| engine.commit_with_snapshot(batch, admit, build);
-        Ok(CommitSnapshot { name: name.into(), commit })
+        Ok(CommitSnapshot { name: name.into(), made, commit })
     }
 }
 
@@ -143,7 +144,7 @@ impl<E: Storage> Fs<E> {
         admit: Admit,
     ) -> Result<SnapshotInfo, FsError> {
         assert!(self.call_gate.is_entered(), "a snapshot is made while no call runs");
-        let made = stamp(self.clock.now());
+        let made = wanted.made;
         let name_key = Key::SnapshotName(self.volume, &wanted.name).encode();
         let _locked = self.engine.lock(&[&name_key]);
         self.check_new_snapshot(&name_key)?;

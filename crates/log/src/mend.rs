@@ -386,7 +386,7 @@ impl Log {
     pub(crate) fn bytes_missing_to_move(&self) -> u64 {
         let space = self.measure_space();
         let wanted = space.reserve_bytes + self.pool.geometry(SegmentKind::Bulk).segment_payload_bytes;
-        // The columns of lost devices may take what is kept free for them.
+        // The columns of lost devices may take the space that is kept free for them.
         let missing = wanted.saturating_sub(space.free_bytes + self.pool.bytes_kept_for_lost());
         if missing == 0 && !self.pool.leaves_a_mirror() { 1 } else { missing }
     }

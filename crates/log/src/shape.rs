@@ -1,9 +1,9 @@
 //! The shape of segments, k + m: what the pool wishes for, and the segments that have another one.
 //!
-//! A segment is *misshapen* if the pool wishes to convert, the segment is older than the shape of the pool and
-//! has other numbers of columns. Its live bytes move to new segments, as those of any segment that is cleaned.
-//! Nothing is remembered about that: the segment is gone afterwards, and new segments are never misshapen. So
-//! the work ends, and goes on where it was after a crash (`tests/shape.rs`).
+//! A segment is *misshapen* if the pool wishes to convert, the segment is older than the shape of the pool
+//! and has other numbers of columns. Its live bytes move to new segments, as those of any segment that is
+//! cleaned. Nothing is remembered about that: the segment is gone afterwards, and new segments are never
+//! misshapen. So the work ends, and goes on where it was after a crash (`tests/shape.rs`).
 //!
 //! # Invariants
 //! 1. No segment is converted while one has less redundancy than it could have (`Log::damaged`), while upkeep

@@ -242,9 +242,9 @@ pub trait LogStore: Send + Sync + 'static {
     /// `checkpoint`, and nothing else has changed.
     fn sync(&self) -> Result<(), LogError>;
 
-    /// Makes every record logged before this call durable, with the bytes that it needs. Other bytes that wait
-    /// in memory may stay there: a sync of a short record writes no stripe that a table or another file is
-    /// filling. Otherwise as `sync`.
+    /// Makes every record logged before this call durable, with the bytes that it needs. Other bytes that
+    /// wait in memory may stay there: a sync of a short record writes no stripe that a table or another file
+    /// is filling. Otherwise as `sync`.
     fn sync_records(&self) -> Result<(), LogError>;
 
     /// Makes `state` the start of the next recovery, durable on return, and drops the records before

@@ -253,8 +253,8 @@ impl BulkStream {
         self.pushed_bytes.store(segment.base_bytes, Ordering::Release);
     }
 
-    /// Notes that a record needs the slice, if its end may be in the buffer. A segment that closes in the same
-    /// moment may leave a note about its successor: then one sync writes more than it has to.
+    /// Notes that a record needs the slice, if its end may be in the buffer. A segment that closes in the
+    /// same moment may leave a note about its successor: then one sync writes more than it has to.
     pub(crate) fn need(&self, slice: SlicePtr) {
         let end = slice.offset_bytes.saturating_add(u64::from(slice.len_bytes));
         if self.segment.load(Ordering::Acquire) == slice.segment.get()

@@ -52,8 +52,8 @@ enum MountEnd {
     Detached,
 }
 
-/// Rolls back the filesystem of a mount: from the name of the snapshot, and the name under which what was
-/// there is kept.
+/// Rolls back the filesystem of a mount: from the name of the snapshot, and the name of the one that keeps
+/// the tree as it was.
 pub type RollBack = Arc<dyn Fn(&[u8], &[u8]) -> Result<Rollback, FsError> + Send + Sync>;
 
 /// A mounted filesystem. Dropping it detaches the mount, closes the filesystem and logs an error. `unmount`,
@@ -295,8 +295,8 @@ impl Session {
         Arc::clone(&self.failures)
     }
 
-    /// The rollback of the mounted filesystem (`Fs::roll_back`): on return no program sees what was there
-    /// before. Its end fails with `Ended` in a session that has ended.
+    /// The rollback of the mounted filesystem (`Fs::roll_back`): on return no program sees the state before
+    /// the rollback. Its end fails with `Ended` in a session that has ended.
     #[must_use]
     pub fn rollback(&self) -> RollBack {
         Arc::clone(&self.roll_back)

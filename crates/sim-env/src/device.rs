@@ -91,8 +91,8 @@ impl DeviceSpec {
         DeviceSpec { kind, ..Self::conventional(name, size_bytes) }
     }
 
-    /// As `zoned`. The first `conventional` zones take writes anywhere, and at most `active` of the others are
-    /// written and not full at once.
+    /// As `zoned`. The first `conventional` zones take writes anywhere, and at most `active` of the others
+    /// are written and not full at once.
     #[must_use]
     pub fn zoned_drive(
         name: impl Into<String>,

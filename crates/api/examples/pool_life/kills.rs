@@ -45,7 +45,8 @@ fn is_done(fs: &Warpfire, verb: &str) -> bool {
     has(fs, JOINS) == joins && has(fs, LEAVES) != leaves
 }
 
-/// What the process does that is killed: `arguments` are the verb, the directory and the first number of its files.
+/// What the process does that is killed: `arguments` are the verb, the directory and the first number of its
+/// files.
 pub fn run_verb(arguments: &[String]) -> Outcome<()> {
     let [verb, directory, first] = arguments else { return Err("a verb, a directory and a number".into()) };
     let directory = PathBuf::from(directory);

@@ -28,8 +28,8 @@ fn meet(fs: &Warpfire, files: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Case 2: no segment with one loss is touched while one with two is left, and a third device may be lost once none
-/// is left.
+/// Case 2: no segment with one loss is touched while one with two is left, and a third device may be lost
+/// once none is left.
 pub fn two_and_a_third(directory: &Path, mib: u64) -> Outcome<()> {
     let images = images(directory, 8);
     let files = mib / FILE_MIB;
@@ -93,7 +93,7 @@ fn rebuild_time(directory: &Path, device_bytes: u64, files: u64) -> Outcome<(f64
     Ok((seconds, read_bytes as f64 / MIB as f64))
 }
 
-/// Case 3: what is not used costs no time.
+/// Case 3: space that is not used costs no time.
 pub fn sparse(directory: &Path, mib: u64) -> Outcome<()> {
     let tib_device = (1 << 40) / 8;
     let (empty, read) = rebuild_time(directory, tib_device, 0)?;
@@ -113,7 +113,8 @@ pub fn sparse(directory: &Path, mib: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Case 4: a device gets the columns that were open when it left, and nothing of what was written without it.
+/// Case 4: a device gets the columns that were open when it left, and none of the data that was written
+/// without it.
 pub fn away_and_back(directory: &Path, mib: u64) -> Outcome<()> {
     let images = images(directory, 8);
     let options = Pool::options().data(4).parity(2).size_bytes((mib * MIB).max(256 * MIB));

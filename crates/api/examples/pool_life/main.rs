@@ -1,8 +1,9 @@
 //! The life of a pool on image files: losses, returns, kills and another shape, with counts and their bounds.
 //!
-//! `cargo run --release -p warpfire --example pool_life -- DIRECTORY [CASE...] [--mib N]` runs the cases of that
-//! number, or all, on images in DIRECTORY, which must not hold any; N is the size of the data (256). Each line begins
-//! with the number of its case and says whether the bound holds. `scripts/pool-life` runs it with its peers.
+//! `cargo run --release -p warpfire --example pool_life -- DIRECTORY [CASE...] [--mib N]` runs the cases of
+//! that number, or all, on images in DIRECTORY, which must not hold any; N is the size of the data (256).
+//! Each line begins with the number of its case and says whether the bound holds. `scripts/pool-life` runs it
+//! with its peers.
 //!
 //! | case | what happens |
 //! |---|---|

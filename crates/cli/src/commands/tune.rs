@@ -8,7 +8,7 @@ use std::ffi::OsString;
 
 use serde::{Deserialize, Serialize};
 use warpfire::{Pool, TunePlan, Tuning, Warpfire};
-use warpfire_terminal::{Failure, Size, counted, is_json, print, print_json};
+use warpfire_terminal::{Exit, Failure, Size, counted, is_json, print, print_json};
 
 use super::mount::control::wire::{Answer, Request};
 use super::mount::control::{ServerConnection, foreign_answer};
@@ -102,7 +102,9 @@ pub fn tune_in(pool: &Warpfire, order: TuneOrder) -> Result<TunedPool, Failure> 
     tuning.convert = order.convert.unwrap_or(tuning.convert);
     tuning.spare_space = order.spare_space.unwrap_or(tuning.spare_space);
     let plan = if order.is_dry_run { pool.plan_tune(&tuning) } else { pool.tune(&tuning) };
-    Ok(TunedPool::new(&tuning, &plan.map_err(|error| Failure::pool(&error))?))
+    // The pool is open: it refuses this shape.
+    let plan = plan.map_err(|error| Failure::pool(&error).exit_code(Exit::Failed as u8))?;
+    Ok(TunedPool::new(&tuning, &plan))
 }
 
 /// Shows or changes the shape of a pool.

@@ -130,8 +130,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if is_json() { print_json(&status.upkeep) } else { print(status.upkeep.in_full()) }
 }
 
-/// Waits until upkeep has nothing left to do, or waits itself. A pool that is not mounted is opened, and does its
-/// work meanwhile.
+/// Waits until upkeep has nothing left to do, or waits itself. A pool that is not mounted is opened, and does
+/// its work during the wait.
 fn wait(pool: &OsString) -> Result<(), Failure> {
     let name = PoolName::new(pool);
     let line = WorkLine::start();

@@ -1,6 +1,7 @@
 //! The health log of an NVMe drive, by the admin command of `linux/nvme_ioctl.h`.
 //!
-//! The log page is that of the NVMe base specification, "SMART / Health Information": little-endian, 512 bytes.
+//! The log page is that of the NVMe base specification, "SMART / Health Information": little-endian,
+//! 512 bytes.
 
 #![expect(unsafe_code, reason = "the compiler cannot check that the argument of an ioctl fits its number")]
 
@@ -44,7 +45,7 @@ struct AdminCommand {
     result: u32,
 }
 
-/// What a drive says about its own health. A field that it does not tell is `None`.
+/// What a drive says about its own health. A field that it does not report is `None`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DriveHealth {
     /// Whether it says that it is failing.
@@ -60,7 +61,7 @@ pub struct DriveHealth {
 }
 
 impl DriveHealth {
-    /// The health that a log page of an NVMe drive tells; `None` if it is no such page.
+    /// The health that a log page of an NVMe drive reports; `None` if it is no such page.
     #[must_use]
     pub fn of_nvme_page(page: &[u8]) -> Option<DriveHealth> {
         let number = |at: usize| Some(u128::from_le_bytes(page.get(at..at + 16)?.try_into().ok()?));

@@ -295,11 +295,11 @@ fn zones_of(file: &File, path: &Path, size_bytes: u64) -> Result<Option<ZoneInfo
     Ok(Some(ZoneInfo { zone_bytes, conventional_zones, active_zones_max }))
 }
 
-/// Most zones of the device that may be active at once, as the kernel tells; 0 if there is no limit.
+/// Most zones of the device that may be active at once, as the kernel reports; 0 if there is no limit.
 fn active_zones_max(file: &File) -> Result<u32, Errno> {
     let device = rustix::fs::fstat(file)?.st_rdev;
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    // A partition has the limit of its drive. Kernels before 5.9 tell of none.
+    // A partition has the limit of its drive. Kernels before 5.9 report none.
     let queue = |above: &str| format!("/sys/dev/block/{major}:{minor}/{above}queue/max_active_zones");
     let told = ["", "../"].iter().find_map(|above| std::fs::read_to_string(queue(above)).ok());
     Ok(told.and_then(|number| number.trim().parse().ok()).unwrap_or(0))

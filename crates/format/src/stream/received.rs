@@ -14,6 +14,7 @@
 
 use super::header::{StreamHeader, StreamMark, StreamSnapshot};
 use super::{BAD_RECEIVED, RECEIVED_FIELDS, STREAM_HASH_BYTES};
+use crate::fs::InodeTime;
 use crate::{Corrupt, Reader, Uuid, crc32c, varint};
 
 const VERSION: u8 = 1;
@@ -46,7 +47,10 @@ pub struct Received {
     pub snapshot: StreamSnapshot,
     /// The root of the tree in the snapshot.
     pub root: Vec<u8>,
-    /// The receiver's own snapshot that shows the tree as it was received.
+    /// When the receiver's own snapshot was made, which shows the tree as it was received. A later one of the
+    /// same name has another time.
+    pub kept_made: InodeTime,
+    /// The name of that snapshot.
     pub kept_as: Vec<u8>,
 }
 
@@ -98,6 +102,7 @@ impl Received {
         self.snapshot.encode(&mut out);
         varint::put(&mut out, self.root.len() as u64);
         out.extend_from_slice(&self.root);
+        self.kept_made.encode(&mut out, 0);
         out.extend_from_slice(&self.kept_as);
         out
     }
@@ -116,8 +121,9 @@ impl Received {
         let snapshot = StreamSnapshot::take(&mut reader)?.ok_or(BAD_RECEIVED)?;
         let len = reader.varint32()? as usize;
         let root = reader.bytes(len)?.to_vec();
+        let kept_made = InodeTime::decode(&mut reader, 0).map_err(|_| BAD_RECEIVED)?;
         let kept_as = crate::fs::file_name(reader.take_rest()).map_err(|_| BAD_RECEIVED)?.to_vec();
-        Ok(Received { pool, inode, hash, snapshot, root, kept_as })
+        Ok(Received { pool, inode, hash, snapshot, root, kept_made, kept_as })
     }
 }
 
@@ -126,7 +132,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fs::InodeTime;
 
     fn snapshot() -> StreamSnapshot {
         StreamSnapshot { number: 3, made: InodeTime { seconds: 5, nanos: 6 }, name: b"monday".to_vec() }
@@ -156,6 +161,7 @@ mod tests {
             hash: [1; STREAM_HASH_BYTES],
             snapshot: snapshot(),
             root: b"/srv".to_vec(),
+            kept_made: InodeTime { seconds: 7, nanos: 8 },
             kept_as: b"monday".to_vec(),
         }
     }

@@ -6,8 +6,7 @@ use std::path::Path;
 
 use warpfire_format::fs::{FileKind, decode_xattr, xattr_key};
 use warpfire_format::stream::{Received, StreamHeader};
-use warpfire_meta::{KeyRange, SeqRange, SnapshotStore, Storage};
-use warpfire_units::Seq;
+use warpfire_meta::{SnapshotStore, Storage};
 
 use super::ReceiveError;
 use super::error::words;
@@ -17,6 +16,7 @@ use crate::diff::sides::DiffSide;
 use crate::diff::{Aspect, ChangeKind, Diff};
 use crate::error::FsError;
 use crate::node::NodeRef;
+use crate::stamp::stamp;
 use crate::transfer::RECEIVED_XATTR;
 
 const ROOT: Caller<'static> = Caller::ROOT;
@@ -119,18 +119,13 @@ impl<E: Storage + SnapshotStore> Receiver<E> {
             Err(FsError::NotFound) => return Err(deleted()),
             found => found?,
         };
+        // Another snapshot may have got the name since.
+        if stamp(kept.made) != received.kept_made {
+            return Err(deleted());
+        }
         let sides = self.fs.snapshot_sides(&kept, None)?;
         let mut value = Vec::new();
         let key = xattr_key(sides.volume(), dir.ino(), RECEIVED_XATTR);
-        // Another snapshot may have got the name since. The right one was made by the commit that has set the
-        // attribute: between the two is at most the commit of the sync point hook.
-        let mut past = key.clone();
-        past.push(0);
-        let range = KeyRange { start: &key, end: Some(&past) };
-        let commits = SeqRange { after: Seq(kept.seq.0.saturating_sub(2)), upto: kept.seq };
-        if self.fs.engine.changed_between(range, commits, 1)?.is_empty() {
-            return Err(deleted());
-        }
         if !sides.get(DiffSide::Before, &key, &mut value)?
             || decode_xattr(&value).ok().and_then(|value| Received::decode(value).ok())
                 != Some(received.clone())

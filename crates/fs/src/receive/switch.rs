@@ -23,6 +23,7 @@ use crate::fs::Fs;
 use crate::names::RenameMode;
 use crate::node::NodeRef;
 use crate::snapshot::SnapshotInfo;
+use crate::stamp::stamp;
 use crate::transfer::{RECEIVE_NAME, RECEIVED_XATTR, is_receive_directory};
 use crate::tx::{Transaction, TxFs};
 
@@ -73,17 +74,18 @@ impl<E: Storage + SnapshotStore> Receiver<E> {
         }
         // The transaction sees the tree that was built, and the target as it is from here on.
         let tx = fs.begin()?;
-        tx.snapshot_at_commit(&keeps_as)?;
         let root = match is_full {
             true => self.place_tree(tx.files())?,
             false => self.change_target(tx.files(), &state, &spool)?,
         };
+        let kept_made = stamp(tx.snapshot_at_commit(&keeps_as)?);
         let received = Received {
             pool: state.header.pool,
             inode: root.ino(),
             hash: state.mark.hash,
             snapshot: state.header.snapshot.clone(),
             root: state.header.root.clone(),
+            kept_made,
             kept_as: keeps_as.clone(),
         };
         tx.files().setxattr(&ROOT, &root, RECEIVED_XATTR, &received.encode(), XattrMode::Either)?;

@@ -7,10 +7,10 @@
 //! # Invariants
 //! 1. The stream depends on the snapshots and on the places of their bytes alone. So it can be continued at a
 //!    mark (`tests::transfer::a_stream_that_is_continued_at_any_mark_is_the_rest_of_the_whole`).
-//! 2. An increment first takes apart, in the tree of the base, everything that has another name now (`detach`): names in
-//!    a directory before the directory's own name. Then it builds the tree of the snapshot (`attach`): a
-//!    directory's own name before the names in it. So every name is where the receiver looks for it, whatever
-//!    was moved.
+//! 2. An increment first takes apart, in the tree of the base, everything that has another name now
+//!    (`detach`): names in a directory before the directory's own name. Then it builds the tree of the
+//!    snapshot (`attach`): a directory's own name before the names in it. So every name is where the receiver
+//!    looks for it, whatever was moved.
 //! 3. Memory follows changed directories, moved files and files of several names, and never the number of
 //!    files or their bytes (`shared`, `survey`).
 //!

@@ -85,7 +85,7 @@ fn the_tree_is_what_the_snapshot_shows_and_a_rollback_is_undone_by_another() {
     fs.roll_back(b"monday", b"again", &mut |_| ()).unwrap();
     assert_eq!(fs.roll_back(b"monday", b"twice", &mut |_| ()).unwrap().records, 0);
     assert!(listing(&fs) == then);
-    // What is made now is no file that was there.
+    // A file that is made now is none of those that were there.
     make(&fs, b"later", b"new");
     fs.sync().unwrap();
     check(&*engine, "at the end");
@@ -155,7 +155,7 @@ fn files_that_are_open_show_what_was_there() {
     assert_eq!(bytes[..4], *b"then");
     fs.read(&removed, 0, &mut bytes).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 2));
-    // What the snapshot lacks stays for those who use it, as if it had been removed.
+    // A file that the snapshot lacks stays for its users, as if it had been removed.
     for (node, byte) in [(&new, 3), (&gone, 4)] {
         assert_eq!(fs.getattr(node).links, 0);
         fs.read(node, 0, &mut bytes).unwrap();

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use warpfire_env::sync::Mutex;
-use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex};
+use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex, Timestamp};
 use warpfire_format::fs::inode_key;
 use warpfire_meta::{MemoryAccount, SnapshotStore, Storage, TxStore};
 
@@ -24,6 +24,7 @@ use crate::node::{InodeCache, NodeLookup, NodeState, VersionCounters};
 use crate::op::{CallGate, CallJournal, TransactionCounters};
 use crate::schema::FsSchema;
 use crate::snapshot::CommitSnapshot;
+use crate::stamp::stamp;
 
 /// The filesystem of one transaction. It has all calls of [`Fs`], for nodes that calls of the same
 /// transaction have returned.
@@ -149,16 +150,17 @@ impl<E: Storage> Transaction<E> {
 
     /// Lets the commit make a snapshot of the base with the changes of this transaction, and nothing later. A
     /// crash keeps both or neither. A commit that changes nothing makes none. If the name is taken, the
-    /// commit fails with `Exists`.
+    /// commit fails with `Exists`. Returns the time that the snapshot will have: this moment.
     ///
     /// # Errors
     /// `Invalid` and `NameTooLong` for a name that no snapshot can have.
-    pub fn snapshot_at_commit(&self, name: &[u8]) -> Result<(), FsError>
+    pub fn snapshot_at_commit(&self, name: &[u8]) -> Result<Timestamp, FsError>
     where
         E: SnapshotStore,
     {
-        *self.snapshot.lock() = Some(CommitSnapshot::named(name)?);
-        Ok(())
+        let made = self.tx_fs.clock.now();
+        *self.snapshot.lock() = Some(CommitSnapshot::named(name, stamp(made))?);
+        Ok(made)
     }
 
     /// Ends the transaction without a commit. The base is unchanged, and the transaction's slices are

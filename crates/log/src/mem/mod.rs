@@ -7,8 +7,8 @@
 //! # Invariants
 //! 1. Every append and every record has a *tick*, counted up by one; `synced` is the last tick that a sync
 //!    covers.
-//! 2. A crash keeps exactly the records up to one tick, `synced` or that of a later record, and of the appends
-//!    no more than a sync covered and than these records need
+//! 2. A crash keeps exactly the records up to one tick, `synced` or that of a later record, and of the
+//!    appends no more than a sync covered and than these records need
 //!    (`tests::a_seeded_crash_keeps_a_prefix_and_the_bytes_before_it`, `tests::named_bytes_survive`).
 //! 3. Every crash after a checkpoint keeps it (`tests::a_checkpoint_replaces_the_records_before_it`).
 //! 4. Each segment's references are the sum of bytes appended and retained, less those released

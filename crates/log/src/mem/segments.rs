@@ -280,8 +280,8 @@ impl MemSegments {
         }
     }
 
-    /// Keeps the bytes that a sync covered, the appends up to the tick `appended`, and the slices needed up to
-    /// the tick `needed`. Drops all others and seals the rest, as recovery does.
+    /// Keeps the bytes that a sync covered, the appends up to the tick `appended`, and the slices needed up
+    /// to the tick `needed`. Drops all others and seals the rest, as recovery does.
     pub(super) fn truncate_to(&mut self, appended: u64, needed: u64) {
         for segment in self.all.values_mut() {
             let appends = segment.unsynced.iter().filter(|(tick, _)| *tick <= appended);

@@ -2,7 +2,8 @@
 //! then the tree goes back.
 //!
 //! It is an announced commit (`announce.rs`) of which the changes are known only when it is made. So the
-//! caches are emptied of what a look beforehand finds, and afterwards of what was written back.
+//! caches are emptied of the changes that a look beforehand finds, and afterwards of those that were written
+//! back.
 
 use std::collections::BTreeSet;
 
@@ -57,7 +58,7 @@ impl<E: Storage + SnapshotStore> Views<E> {
                 Ok(_) => exclusive.finish_with(pages),
                 Err(_) => exclusive.finish(),
             }
-            // What has changed since the look, and what the last round has left.
+            // The files that have changed since the look, and those that the last round has left.
             let files: BTreeSet<u64> = after.files.union(&stale.files).copied().collect();
             self.invalidate_caches(&after.names, &StaleEntries { files, names: true, ..stale });
             gate.forget_stale_pages();

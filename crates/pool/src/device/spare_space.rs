@@ -1,13 +1,13 @@
 //! Spare space: zones that are kept free for the columns of lost devices.
 //!
-//! With a wish for the space of s devices, s devices can be lost one after the other, and each can be rebuilt on
-//! the others while these are full. The others then have room for s times the zones of the largest device, each for its
-//! part. So on n devices, each keeps s/(n - s) of that free.
+//! With a wish for the space of s devices, s devices can be lost one after the other, and each can be rebuilt
+//! on the others while these are full. The others then have room for s times the zones of the largest device,
+//! each for its part. So on n devices, each keeps s/(n - s) of that free.
 //!
 //! # Invariants
 //! 1. A bulk segment takes no zone that is kept (`Zones::plan`). Columns that are rebuilt do.
-//! 2. A lost device takes one from the wish, and until it is rebuilt its own used zones are kept instead. So a
-//!    rebuild leaves the room of writers as it is (`crates/api`, test
+//! 2. A lost device takes one from the wish, and until it is rebuilt its own used zones are kept instead. So
+//!    a rebuild leaves the room of writers as it is (`crates/api`, test
 //!    `a_rebuild_takes_the_space_that_is_kept_and_not_that_of_writers`).
 
 use warpfire_format::segment::FIRST_SEGMENT_ZONE;
@@ -114,7 +114,7 @@ mod tests {
         let one_of_two = SpareSpace { lost: 1, present: 5, unbuilt: 60, ..two };
         assert_eq!(one_of_two.per_device(), 40, "100 for the next one, and 60 for this one, on four");
         let more_than_wished = SpareSpace { lost: 3, present: 3, unbuilt: 300, ..whole };
-        assert_eq!(more_than_wished.per_device(), 34, "what was kept is kept for one");
+        assert_eq!(more_than_wished.per_device(), 34, "the zones that were kept are kept for one");
         assert_eq!(SpareSpace { wished: 9, lost: 0, present: 3, ..whole }.per_device(), 100);
     }
 }

@@ -88,9 +88,9 @@ impl Pool {
         self.inner.check_tuning(tuning, &self.inner.roots.lock().table)
     }
 
-    /// Changes the shape of the segments that are made from now on, and the wishes. `next_segment` tells the
-    /// id of the next segment. Durable on return. A crash leaves the shape and the wishes before the change
-    /// or those after it.
+    /// Changes the shape of the segments that are made from now on, and the wishes. `next_segment` returns
+    /// the id of the next segment. Durable on return. A crash leaves the shape and the wishes before the
+    /// change or those after it.
     ///
     /// # Errors
     /// As `check_tuning`; `OpenForReading`; `Failed` if the root could not be written: the shape stays as it
@@ -107,7 +107,8 @@ impl Pool {
         inner.set_shape(shape);
         let mut wishes = RootWishes { spare_space: tuning.spare_space, ..wishes_before };
         if shape != shape_before || tuning.converts != wishes_before.converts {
-            // The allocator uses the new shape already, so no segment with this id or a later one has another.
+            // The allocator uses the new shape already, so no segment with this id or a later one has
+            // another.
             wishes.shape_since = next_segment().get();
             wishes.converts = tuning.converts;
             let of_older =

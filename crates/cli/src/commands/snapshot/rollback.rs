@@ -122,7 +122,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         });
     }
     print(format!(
-        "the files are those of snapshot {}: {} went back\nsnapshot {} keeps what was there\n",
+        "the files are those of snapshot {}: {} went back\nsnapshot {} keeps the files as they were\n",
         quoted(done.to.name().as_os_str()),
         counted(done.records, "record", "records"),
         quoted(done.kept.name().as_os_str()),

@@ -1,5 +1,5 @@
-//! What the drives of a pool say about their own health: NVMe drives by the kernel, others by smartctl where it is
-//! installed. Without either nothing is said; that is no error.
+//! What the drives of a pool say about their own health: NVMe drives by the kernel, others by smartctl where
+//! it is installed. Without either nothing is said; that is no error.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -31,7 +31,7 @@ pub struct DriveReport {
 struct Smartctl {
     smart_status: Option<SmartStatus>,
     temperature: Option<Temperature>,
-    ata_smart_attributes: Attributes,
+    ata_smart_attributes: SmartAttributes,
     logical_block_size: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ struct Temperature {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Attributes {
+struct SmartAttributes {
     table: Vec<Attribute>,
 }
 
@@ -63,8 +63,8 @@ struct Raw {
     value: u64,
 }
 
-/// Attributes of ATA drives: wear that is left (Samsung, Micron, Intel), written blocks, and errors that could not be
-/// corrected.
+/// Attributes of ATA drives: wear that is left (Samsung, Micron, Intel), written blocks, and errors that
+/// could not be corrected.
 const WEAR_LEFT: [u16; 3] = [177, 202, 233];
 const WRITTEN_BLOCKS: u16 = 241;
 const UNCORRECTED: [u16; 2] = [187, 198];

@@ -371,8 +371,8 @@ impl StatusReport {
         text
     }
 
-    /// The report with what the drives say. They are asked by this process, and not by the server of the pool: one
-    /// that hangs keeps nobody else waiting.
+    /// The report with what the drives say. They are asked by this process, and not by the server of the
+    /// pool: one that hangs keeps nobody else waiting.
     #[must_use]
     pub fn with_drives(mut self) -> Self {
         for device in &mut self.devices {
