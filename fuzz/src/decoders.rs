@@ -598,6 +598,7 @@ fn valid_streams() -> Vec<Vec<u8>> {
         hash: [5; 32],
         snapshot: snapshot(8),
         root: b"/".to_vec(),
+        kept_made: InodeTime { seconds: 11, nanos: 12 },
         kept_as: b"kept".to_vec(),
     };
     let state = ReceiveState { header, mark, record_bytes: 5, is_complete: false };
