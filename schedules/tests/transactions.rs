@@ -118,3 +118,43 @@ fn a_power_cut_beside_commits_leaves_each_transaction_whole_or_absent() {
         cuts.iter().for_each(|after| assert_balanced(&after.open_fs()));
     });
 }
+
+/// Two threads in one transaction: one reads and one writes, and a third commits when it likes.
+#[test]
+fn reads_of_one_transaction_end_before_its_commit() {
+    explore(200, || {
+        let stack = Stack::draw();
+        let fs = create(&stack);
+        let large = vec![1; 20_000];
+        fs.create_file(&ROOT, &fs.root(), b"large", NewMode::exact(0o644), &large).expect("there is room");
+        let tx = fs.begin().expect("a transaction begins");
+        let files = Arc::clone(tx.files());
+        let node = files.lookup(&ROOT, &files.root(), b"large").expect("the file is there");
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..EACH {
+                        let mut bytes = vec![0; 20_000];
+                        match files.read(&node, 0, &mut bytes) {
+                            // The writes replace all bytes by one value.
+                            Ok(_) => assert!(bytes.iter().all(|byte| *byte == bytes[0]), "one moment"),
+                            Err(FsError::Ended) => {}
+                            Err(e) => panic!("{e}"),
+                        }
+                    }
+                });
+            }
+            scope.spawn(|| match files.write(&ROOT, &node, Position::At(0), &vec![2; 20_000]) {
+                Ok(_) | Err(FsError::Ended) => {}
+                Err(e) => panic!("{e}"),
+            });
+            scope.spawn(move || {
+                (0..draw(200)).for_each(|_| thread::yield_now());
+                tx.commit().expect("nobody else changes the file");
+            });
+        });
+        let after = fs.read_file(&ROOT, &fs.root(), b"large").expect("the file is there");
+        assert!(after.iter().all(|byte| *byte == after[0]), "the write is there whole, or not at all");
+        fs.close().expect("no device fails");
+    });
+}

@@ -64,6 +64,7 @@ pub struct MapStore<S> {
     locks: KeyLocks,
     reserved: ReservedBytes,
     pins: Arc<dyn Send + Sync>,
+    before_reads: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
 
 impl<S: Schema> MapStore<S> {
@@ -85,7 +86,14 @@ impl<S: Schema> MapStore<S> {
             locks: KeyLocks::default(),
             reserved: ReservedBytes::default(),
             pins: Arc::new(()),
+            before_reads: Mutex::default(),
         }
+    }
+
+    /// Runs `wait` before each read of slices from now on: for tests in which a device does not answer for a
+    /// while.
+    pub fn wait_before_reads(&self, wait: impl Fn() + Send + Sync + 'static) {
+        *self.before_reads.lock() = Some(Arc::new(wait));
     }
 
     /// Number of stored slices: for tests of the release of space.
@@ -462,6 +470,10 @@ impl<S: Schema> SliceStore for MapStore<S> {
     }
 
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), SliceError> {
+        let wait = self.before_reads.lock().clone();
+        if let Some(wait) = wait {
+            wait();
+        }
         let state = self.state.lock();
         for (ptr, buf) in reads {
             let slice = state.slices.get(&ptr.segment).ok_or(LogError::BadPointer(*ptr))?;

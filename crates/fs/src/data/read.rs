@@ -5,12 +5,13 @@
 //! from.
 //!
 //! # Invariants
-//! 1. Pointers are read under a pin, which lives until their bytes have been read (`fill_many`, `read_file`).
-//!    So no commit and no cleaning frees bytes that a read still needs (`tests::engine`, `tests::threads`).
+//! 1. Pointers are read under a pin, which lives until their bytes have been read (`plan_reads`,
+//!    `read_file`). So no commit and no cleaning frees bytes that a read still needs (`tests::engine`,
+//!    `tests::threads`).
 //! 2. `ReadFill` decides bytes in order: the extents of a value are sorted (asserts in `place` and
 //!    `into_reads`). What no extent covers is zero.
-//! 3. In the base `fill_many` holds no lock while it reads slices, so a slow device stops no writer and no
-//!    commit.
+//! 3. `read_many` holds no lock while it reads slices, so a slow device stops no writer and no commit. Inside
+//!    a transaction its other calls go on (`tests::slow_reads`).
 
 use std::hash::{Hash, Hasher};
 
@@ -18,7 +19,7 @@ use warpfire_format::fs::{
     Dentry, Extent, ExtentReader, ExtentSource, FileKind, Inode, InodeContent, REGION_BYTES, dentry_key,
     inode_key, region_extents, region_key,
 };
-use warpfire_meta::{SliceRead, Storage};
+use warpfire_meta::{Pin, SliceRead, Storage};
 use warpfire_units::SlicePtr;
 
 use super::check_regular;
@@ -33,6 +34,7 @@ use crate::op::{
     Digestible, HeapBytes, Operation, PureRead, RecordedCaller, ReplayScene, digest_of_bytes, new_hasher,
 };
 use crate::scratch::Scratch;
+use crate::stamp::stamp;
 
 /// A buffer that is being filled: inline bytes are copied at once, slices are noted for the store.
 pub(super) struct ReadFill<'b> {
@@ -138,6 +140,16 @@ impl<'b> ReadFill<'b> {
     }
 }
 
+/// Reads whose pointers are known, and whose bytes are not read yet.
+struct PlannedReads<'r> {
+    /// Slices to read, each into its part of a buffer.
+    slices: Vec<SliceRead<'r>>,
+    /// Fragmented regions that the reads have met.
+    fragmented: Vec<FragmentedRegion>,
+    /// Keeps the slices' bytes.
+    pin: Pin,
+}
+
 /// One read of several that a call makes together.
 #[derive(Debug)]
 pub struct ReadAt<'b> {
@@ -175,29 +187,45 @@ impl<E: Storage> Fs<E> {
     /// # Errors
     /// As `read`; some buffers may have been filled then.
     pub fn read_many(&self, node: &NodeRef, reads: &mut [ReadAt<'_>]) -> Result<(), FsError> {
-        if !self.call_gate.is_transaction() {
-            return self.fill_many(node, reads);
+        if self.call_gate.is_transaction() {
+            return self.read_in_transaction(node, reads);
         }
-        let ranges = reads.iter().map(|read| (read.offset, read.buf.len())).collect();
-        let record = || ReadRanges { node: node.ino(), ranges };
-        self.call(record, || self.fill_many(node, reads).map(|()| BytesDigest::of(reads))).map(drop)
+        let guard = self.call_gate.enter();
+        let PlannedReads { mut slices, fragmented, pin } = self.plan_reads(node, reads)?;
+        // No lock from here on: the pin keeps the bytes where they are.
+        drop(guard);
+        self.engine.read(&mut slices)?;
+        if reads.iter().all(|read| read.len == 0) {
+            return Ok(());
+        }
+        // Under the same pin: it copies by the pointers that were read above.
+        self.defragment(node, &fragmented, reads);
+        drop(pin);
+        self.renew_atime_if_due(node)
     }
 
-    /// Fills all buffers. In the base, devices are read outside of the gate, so that no commit waits for
-    /// them. Inside a transaction the caller holds the guard.
-    fn fill_many(&self, node: &NodeRef, reads: &mut [ReadAt<'_>]) -> Result<(), FsError> {
+    /// As `read_many`. The transaction's other calls go on while the devices are read. A transaction neither
+    /// defragments nor keeps access times.
+    fn read_in_transaction(&self, node: &NodeRef, reads: &mut [ReadAt<'_>]) -> Result<(), FsError> {
+        let call = self.call_gate.enter_to_leave(|| stamp(self.clock.now()));
+        let ranges = reads.iter().map(|read| (read.offset, read.buf.len())).collect();
+        let planned = self.plan_reads(node, reads);
+        let call = call.leave(|| ReadRanges { node: node.ino(), ranges });
+        let done = planned.and_then(|mut planned| Ok(self.engine.read(&mut planned.slices)?));
+        let answer = done.map(|()| BytesDigest::of(reads));
+        call.answer(&answer);
+        answer.map(drop)
+    }
+
+    /// Fills what needs no device, and returns what does. The caller is in the gate.
+    fn plan_reads<'r>(&self, node: &Node, reads: &'r mut [ReadAt<'_>]) -> Result<PlannedReads<'r>, FsError> {
         check_regular(node)?;
-        debug_assert!(
-            !self.call_gate.is_transaction() || self.call_gate.is_entered(),
-            "inside a transaction a read is part of a recorded call"
-        );
-        let guard = self.call_gate.enter();
+        debug_assert!(self.call_gate.is_entered(), "pointers are read inside a call");
         // The pin comes before the pointers are read: a write that replaces them cannot free their bytes.
         let pin = self.engine.pin()?;
         let state = node.state.read();
-        let mut slices: Vec<SliceRead<'_>> = Vec::with_capacity(reads.len());
+        let mut slices = Vec::with_capacity(reads.len());
         let mut fragmented = Vec::new();
-        let mut is_empty = true;
         for (number, read) in reads.iter_mut().enumerate() {
             let left = state.attrs.size_bytes.saturating_sub(read.offset);
             read.len = usize::try_from(left).unwrap_or(usize::MAX).min(read.buf.len());
@@ -206,18 +234,8 @@ impl<E: Storage> Fs<E> {
             self.read_from_state(node, &state, &mut fill)?;
             fragmented.append(&mut fill.fragmented);
             fill.into_reads(&mut slices);
-            is_empty = false;
         }
-        // No lock from here on: the pin keeps the bytes where they are.
-        drop((state, guard));
-        if is_empty {
-            return Ok(());
-        }
-        self.engine.read(&mut slices)?;
-        // Under the same pin: it copies by the pointers that were read above.
-        self.defragment(node, &fragmented, reads);
-        drop(pin);
-        self.renew_atime_if_due(node)
+        Ok(PlannedReads { slices, fragmented, pin })
     }
 
     pub(super) fn read_from_state(
@@ -268,7 +286,7 @@ impl<E: Storage> Fs<E> {
                 return Err(FsError::NotDirectory);
             }
             self.access(caller, dir, Perm::EXECUTE)?;
-            // The pin comes before the record with the pointers is read, as in `fill_many`.
+            // The pin comes before the record with the pointers is read, as in `plan_reads`.
             let pin = self.engine.pin()?;
             let mut scratch = Scratch::take();
             let Scratch { value, other, .. } = &mut *scratch;

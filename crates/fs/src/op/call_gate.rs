@@ -6,19 +6,24 @@
 //!   transaction    one call at a time       never: a transaction commits to the base
 //! ```
 //!
+//! Inside a transaction a read of a file leaves the gate before its devices answer (`enter_to_leave`): it has
+//! its place among the calls by then, and the pin that it holds keeps its bytes.
+//!
 //! # Invariants
 //! 1. Between its first read and its last change a call's thread holds one guard. A call within a call runs
 //!    under the guard of the outer call (asserts in `Fs::commit` and `Fs::find`).
 //! 2. In the base, calls run side by side, and only a commit of a transaction runs alone. It is no part of
 //!    another call (assert in `enter_exclusive`).
 //! 3. Inside a transaction calls run one by one. Each of them is recorded, or the journal is incomplete (the
-//!    tests `serial` and `threads`).
+//!    tests `serial` and `threads`). A call that has left the gate changes nothing any more, and a
+//!    transaction ends only when each such call has its answer (`enter_to_end`; assert in
+//!    `CallJournal::take`).
 //! 4. A thread enters gates from the inside out: the transaction's gate first, then the base's (assert in
 //!    `hold`). It leaves them in the opposite order (assert in the guard's drop).
 
 use std::cell::Cell;
 
-use warpfire_env::sync::{Mutex, MutexGuard};
+use warpfire_env::sync::{Condvar, Mutex, MutexGuard};
 use warpfire_env::{PlantedBug, RankedReadGuard, RankedRwLock, RankedWriteGuard, is_planted};
 use warpfire_format::fs::InodeTime;
 
@@ -32,7 +37,15 @@ pub(crate) struct CallGate<F>(GateKind<F>);
 
 enum GateKind<F> {
     Base(RankedRwLock<BASE_GATE, ()>),
-    Transaction(Mutex<CallJournal<F>>, Mutex<CallTimes>),
+    Transaction(Box<TransactionGate<F>>),
+}
+
+/// What the gate of a transaction guards.
+pub(crate) struct TransactionGate<F> {
+    journal: Mutex<CallJournal<F>>,
+    times: Mutex<CallTimes>,
+    /// Notified when a call that has left the gate has its answer.
+    answered: Condvar,
 }
 
 /// The time inside a transaction: one for each call, so that a replay can use the same times again.
@@ -89,7 +102,11 @@ impl<F> CallGate<F> {
 
     /// The gate of a transaction.
     pub(crate) fn transaction(journal: CallJournal<F>) -> Self {
-        CallGate(GateKind::Transaction(Mutex::new(journal), Mutex::default()))
+        CallGate(GateKind::Transaction(Box::new(TransactionGate {
+            journal: Mutex::new(journal),
+            times: Mutex::default(),
+            answered: Condvar::new(),
+        })))
     }
 
     /// Enters and runs a call. Inside a transaction the gate records it as `operation`, with the digest of
@@ -123,6 +140,26 @@ impl<F> CallGate<F> {
         (answer, number)
     }
 
+    /// Enters a transaction for a call that leaves the gate before its answer is complete.
+    pub(crate) fn enter_to_leave(&self, now: impl FnOnce() -> InodeTime) -> LeavingCall<'_, F> {
+        let GateKind::Transaction(gate) = &self.0 else { unreachable!("a call in the base leaves at once") };
+        let guard = self.enter();
+        let at = matches!(guard.lock, GateLock::Journal(_)).then(|| self.begin_call(now));
+        LeavingCall { gate, guard, at }
+    }
+
+    /// Enters a transaction for its end: waits until each call that has left the gate has its answer.
+    pub(crate) fn enter_to_end(&self) -> CallGuard<'_, F> {
+        let mut guard = self.enter();
+        if let (GateKind::Transaction(gate), GateLock::Journal(journal)) = (&self.0, &mut guard.lock) {
+            journal.begin_end();
+            while journal.has_unanswered() {
+                gate.answered.wait(journal);
+            }
+        }
+        guard
+    }
+
     /// Enters for a call that is not recorded. A transaction with such a call cannot be replayed: if anything
     /// that it read has changed at its commit, the commit is a conflict.
     pub(crate) fn enter_unrecorded(&self, now: impl FnOnce() -> InodeTime) -> CallGuard<'_, F> {
@@ -149,7 +186,7 @@ impl<F> CallGate<F> {
         }
         let lock = match &self.0 {
             GateKind::Base(gate) => GateLock::Shared(gate.read()),
-            GateKind::Transaction(journal, _) => GateLock::Journal(journal.lock()),
+            GateKind::Transaction(gate) => GateLock::Journal(gate.journal.lock()),
         };
         self.hold(lock)
     }
@@ -176,23 +213,23 @@ impl<F> CallGate<F> {
 
     /// The time of the call that runs inside a transaction; `None` in the base, where the clock has it.
     pub(crate) fn call_time(&self) -> Option<InodeTime> {
-        let GateKind::Transaction(_, times) = &self.0 else { return None };
-        times.lock().current
+        let GateKind::Transaction(gate) = &self.0 else { return None };
+        gate.times.lock().current
     }
 
     /// Sets the time of the next call, for a replay.
     pub(crate) fn set_next_time(&self, at: InodeTime) {
         debug_assert!(!self.is_entered(), "a time is set between two calls");
-        if let GateKind::Transaction(_, times) = &self.0 {
-            let unused = times.lock().next.replace(at);
+        if let GateKind::Transaction(gate) = &self.0 {
+            let unused = gate.times.lock().next.replace(at);
             debug_assert!(unused.is_none(), "each call of a replay takes its time");
         }
     }
 
     /// Begins a call. Its time is the one that was set for it, or else `now`.
     fn begin_call(&self, now: impl FnOnce() -> InodeTime) -> InodeTime {
-        let GateKind::Transaction(_, times) = &self.0 else { return now() };
-        let mut times = times.lock();
+        let GateKind::Transaction(gate) = &self.0 else { return now() };
+        let mut times = gate.times.lock();
         let at = times.next.take().unwrap_or_else(now);
         times.current = Some(at);
         at
@@ -210,6 +247,66 @@ impl<F> CallGate<F> {
         entered.count += 1;
         ENTERED.with(|gates| gates.set(entered));
         CallGuard { lock, address: self.address() }
+    }
+}
+
+/// A call in the gate of a transaction, before it leaves.
+pub(crate) struct LeavingCall<'a, F> {
+    gate: &'a TransactionGate<F>,
+    guard: CallGuard<'a, F>,
+    /// `None` for a call within a call, which stays inside with the outer one.
+    at: Option<InodeTime>,
+}
+
+impl<'a, F> LeavingCall<'a, F> {
+    /// Records the call as `operation` and leaves the gate. What the rest of the call needs must not depend
+    /// on changes of the calls that come next.
+    pub(crate) fn leave<O: Operation<F> + 'static>(
+        mut self,
+        operation: impl FnOnce() -> O,
+    ) -> UnansweredCall<'a, F> {
+        let (Some(at), Some(journal)) = (self.at, self.guard.journal()) else {
+            return UnansweredCall { gate: None, number: None, inside: Some(self.guard) };
+        };
+        let number = journal.add_unanswered(operation, at);
+        // No more calls leave a transaction that waits for those outside: its end would never come.
+        let stays = journal.is_ending();
+        UnansweredCall { gate: Some(self.gate), number, inside: stays.then_some(self.guard) }
+    }
+}
+
+/// A call that has left the gate of a transaction, until it has its answer. A call that panics has none, and
+/// counts as one whose answer nobody has seen.
+pub(crate) struct UnansweredCall<'a, F> {
+    /// `None` once it is answered, and for a call within a call.
+    gate: Option<&'a TransactionGate<F>>,
+    /// `None` if the journal is incomplete.
+    number: Option<CallNumber>,
+    /// The guard of a call that could not leave.
+    inside: Option<CallGuard<'a, F>>,
+}
+
+impl<F> UnansweredCall<'_, F> {
+    /// Records the answer.
+    pub(crate) fn answer(mut self, answer: &impl Digestible) {
+        if self.gate.is_some() {
+            self.end(Some(digest(answer)));
+        }
+    }
+
+    fn end(&mut self, digest: Option<u64>) {
+        // Before the journal is locked: the guard has the same lock.
+        self.inside = None;
+        if let Some(gate) = self.gate.take() {
+            gate.journal.lock().answer(self.number, digest);
+            gate.answered.notify_all();
+        }
+    }
+}
+
+impl<F> Drop for UnansweredCall<'_, F> {
+    fn drop(&mut self) {
+        self.end(None);
     }
 }
 

@@ -10,6 +10,8 @@
 //! 2. The memory of a journal is bounded. Past a limit it is incomplete
 //!    (`tests::a_journal_ends_at_its_limits_of_memory`). So it is if the budget has no room for it: the calls
 //!    are charged, and their charge ends with them (`tests::a_journal_ends_where_its_account_has_no_room`).
+//! 3. A call that was added without its answer counts as unseen until it has one. Nobody takes the journal
+//!    while such a call is left (assert in `take`).
 
 use warpfire_format::fs::InodeTime;
 use warpfire_meta::{MemoryAccount, MemoryCharge, MemoryNeed};
@@ -37,6 +39,10 @@ pub(crate) struct CallJournal<F> {
     /// Whether a call is not in the journal, so that the calls cannot be replayed.
     is_incomplete: bool,
     last_digest: Option<u64>,
+    /// Number of calls that were added and have no answer yet.
+    unanswered: usize,
+    /// Whether the transaction waits for those answers, to end.
+    is_ending: bool,
 }
 
 /// The place of a call in the journal of its transaction.
@@ -64,6 +70,8 @@ impl<F> CallJournal<F> {
             charge: account.coarse_charge(),
             is_incomplete: false,
             last_digest: None,
+            unanswered: 0,
+            is_ending: false,
         }
     }
 
@@ -74,6 +82,7 @@ impl<F> CallJournal<F> {
 
     /// Takes the journal out of a transaction that takes no more calls.
     pub(crate) fn take(&mut self) -> Self {
+        assert_eq!(self.unanswered, 0, "a transaction ends after its calls");
         let ended = CallJournal::of_replay(self.charge.account());
         std::mem::replace(self, ended)
     }
@@ -110,6 +119,50 @@ impl<F> CallJournal<F> {
         Some(number)
     }
 
+    /// Adds a call that will have its answer later, by [`answer`](Self::answer). Until then nobody has seen
+    /// one.
+    pub(super) fn add_unanswered<O: Operation<F> + 'static>(
+        &mut self,
+        operation: impl FnOnce() -> O,
+        at: InodeTime,
+    ) -> Option<CallNumber> {
+        let number = self.add(operation, 0, at);
+        self.last_digest = None;
+        if let Some(number) = number {
+            self.mark_unseen(number);
+        }
+        self.unanswered += 1;
+        number
+    }
+
+    /// Gives a call its answer, or with `None` takes note that it has none. `number` is that of the call, if
+    /// the journal had it; a journal that has ended since does not have it any more.
+    pub(super) fn answer(&mut self, number: Option<CallNumber>, digest: Option<u64>) {
+        self.unanswered = self.unanswered.checked_sub(1).expect("each call has one answer");
+        self.last_digest = digest;
+        if let (Some(number), Some(digest)) = (number, digest)
+            && let Some(entry) = self.entries.get_mut(number.0)
+        {
+            entry.digest = digest;
+            entry.is_unseen = false;
+        }
+    }
+
+    /// Whether a call has no answer yet.
+    pub(super) fn has_unanswered(&self) -> bool {
+        self.unanswered > 0
+    }
+
+    /// Notes that the transaction waits for all answers.
+    pub(super) fn begin_end(&mut self) {
+        self.is_ending = true;
+    }
+
+    /// Whether the transaction waits for all answers.
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_ending
+    }
+
     /// Notes that nobody has seen the answer of a pure read.
     pub(super) fn mark_unseen(&mut self, number: CallNumber) {
         if let Some(entry) = self.entries.get_mut(number.0) {
@@ -144,6 +197,7 @@ impl<F> CallJournal<F> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::operation::PureRead;
     use super::super::scene::ReplayScene;
     use warpfire_meta::{MemoryBudget, MemoryLimits};
 
@@ -171,6 +225,31 @@ mod tests {
 
         fn content_bytes(&self) -> usize {
             self.content_bytes
+        }
+
+        fn replay(&self, _fs: &(), _scene: &mut ReplayScene) -> Result<(), FsError> {
+            Ok(())
+        }
+    }
+
+    /// An operation that reads a file.
+    struct ReadOperation;
+
+    impl Operation<()> for ReadOperation {
+        fn name(&self) -> &'static str {
+            "read"
+        }
+
+        fn subject(&self) -> (u64, &[u8]) {
+            (1, b"")
+        }
+
+        fn heap_bytes(&self) -> usize {
+            0
+        }
+
+        fn pure_read(&self) -> Option<PureRead> {
+            Some(PureRead::of_all(1))
         }
 
         fn replay(&self, _fs: &(), _scene: &mut ReplayScene) -> Result<(), FsError> {
@@ -217,6 +296,34 @@ mod tests {
         assert!(budget.used_bytes() > 500_000, "the charge goes with the calls");
         drop(taken);
         assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn a_call_without_its_answer_is_unseen() {
+        let mut journal = CallJournal::new(&MemoryBudget::new(MemoryLimits::default()).account(None));
+        let add = |journal: &mut CallJournal<()>| {
+            journal.add_unanswered(|| ReadOperation, AT).expect("the journal is complete")
+        };
+        let (first, second) = (add(&mut journal), add(&mut journal));
+        assert_eq!(journal.take_last_digest(), None, "there is no answer yet");
+        journal.answer(Some(second), Some(7));
+        assert_eq!(journal.take_last_digest(), Some(7));
+        assert!(journal.has_unanswered());
+        journal.answer(Some(first), None);
+        assert!(!journal.has_unanswered());
+        let seen: Vec<_> =
+            journal.entries().unwrap().iter().map(|entry| (entry.is_unseen, entry.digest)).collect();
+        assert_eq!(seen, [(true, 0), (false, 7)]);
+    }
+
+    #[test]
+    fn an_answer_that_comes_after_the_end_of_the_journal_changes_no_entry() {
+        let mut journal = CallJournal::new(&MemoryBudget::new(MemoryLimits::default()).account(None));
+        let number = journal.add_unanswered(|| ReadOperation, AT);
+        journal.end();
+        journal.answer(number, Some(7));
+        assert_eq!(journal.take_last_digest(), Some(7));
+        assert!(journal.entries().is_none() && !journal.has_unanswered());
     }
 
     #[test]

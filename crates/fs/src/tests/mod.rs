@@ -20,6 +20,7 @@ mod rollback;
 mod serial;
 mod slice_model;
 mod slices;
+mod slow_reads;
 mod snapshot_holds;
 mod snapshots;
 mod threads;

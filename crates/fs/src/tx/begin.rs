@@ -171,7 +171,7 @@ impl<E: Storage> Transaction<E> {
 impl<E: Storage> Drop for Transaction<E> {
     fn drop(&mut self) {
         // A call that runs on another thread ends first; the next one finds the transaction ended.
-        let mut guard = self.tx_fs.call_gate.enter();
+        let mut guard = self.tx_fs.call_gate.enter_to_end();
         // A mount may keep the filesystem until the last file in it is closed.
         if let Some(journal) = guard.journal() {
             journal.end();

@@ -80,7 +80,7 @@ impl<E: Storage> Transaction<E> {
     pub fn begin_commit(self) -> Result<PendingCommit<E>, FsError> {
         let expected = std::mem::take(&mut *self.expected.lock());
         // Its calls wait for this gate, and find the transaction sealed.
-        let mut guard = self.tx_fs.call_gate.enter();
+        let mut guard = self.tx_fs.call_gate.enter_to_end();
         let journal = guard.journal().ok_or(FsError::Busy)?.take();
         // Reads alone were all made of one snapshot: there is nothing to check, and no call has to wait.
         let is_done = self.tx_fs.engine.is_unchanged() && expected.is_empty();
