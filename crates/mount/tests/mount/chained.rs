@@ -7,8 +7,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use rustix::io::Errno;
+use warpfire_env::{Clock, SystemClock};
 use warpfire_mount::{TransactionClient, TransactionReport, TransactionState};
 
 use super::fixture::{Mapping, MountFixture, run_as};
@@ -236,42 +238,58 @@ fn writes_of_other_threads_are_in_one_of_the_transactions() {
     let (control, first, view) = begun(&fixture);
     let mut appended = File::options().append(true).open(view.join("appended")).unwrap();
     let written = File::options().read(true).write(true).open(view.join("written")).unwrap();
-    let done = AtomicBool::new(false);
-    let last = thread::scope(|scope| {
-        let appending = scope.spawn(|| (0..2000).for_each(|_| appended.write_all(b"line\n").unwrap()));
+    let enough = AtomicBool::new(false);
+    let (lines, numbers, last) = thread::scope(|scope| {
+        let appending = scope.spawn(|| {
+            let mut lines = 0;
+            while !enough.load(Ordering::Relaxed) {
+                appended.write_all(b"line\n").unwrap();
+                lines += 1;
+            }
+            lines
+        });
         let writing = scope.spawn(|| {
-            for n in 0..1000u64 {
+            let mut n = 0u64;
+            while !enough.load(Ordering::Relaxed) {
                 written.write_all_at(&n.to_le_bytes(), n * 8).unwrap();
                 let mut read = [0; 8];
                 written.read_exact_at(&mut read, n * 8).unwrap();
                 assert_eq!(u64::from_le_bytes(read), n);
+                n += 1;
+                // A commit is refused while pages come back in each of its rounds.
+                if n.is_multiple_of(50) {
+                    thread::park_timeout(Duration::from_millis(2));
+                }
             }
+            n
         });
         let chaining = scope.spawn(|| {
             let (mut id, mut commits) = (first, 0);
-            while !done.load(Ordering::Relaxed) {
-                // Refused while pages come back in each round.
+            let end = SystemClock.monotonic_nanos() + 60_000_000_000;
+            while commits < 50 && SystemClock.monotonic_nanos() < end {
                 match control.commit_and_chain(id, false) {
                     Ok(report) => {
                         assert_eq!(report.state, TransactionState::Committed);
                         (id, commits) = (report.id, commits + 1);
                     }
-                    Err(e) => assert!(is(&e, Errno::BUSY), "{e}"),
+                    Err(e) if is(&e, Errno::BUSY) => {}
+                    Err(e) => {
+                        enough.store(true, Ordering::Relaxed);
+                        panic!("{e}");
+                    }
                 }
             }
-            (id, commits)
+            enough.store(true, Ordering::Relaxed);
+            assert_eq!(commits, 50, "commits that ran beside the writes in a minute");
+            id
         });
-        appending.join().unwrap();
-        writing.join().unwrap();
-        done.store(true, Ordering::Relaxed);
-        let (last, commits) = chaining.join().unwrap();
-        assert!(commits > 10, "{commits} commits ran beside the writes");
-        last
+        let last = chaining.join().unwrap();
+        (appending.join().unwrap(), writing.join().unwrap(), last)
     });
     drop((appended, written));
     assert_eq!(commit(&control, last).state, TransactionState::Committed);
-    assert_eq!(fs::read(fixture.at("appended")).unwrap(), b"line\n".repeat(2000));
-    let numbers: Vec<u8> = (0..1000u64).flat_map(u64::to_le_bytes).collect();
+    assert_eq!(fs::read(fixture.at("appended")).unwrap(), b"line\n".repeat(lines));
+    let numbers: Vec<u8> = (0..numbers).flat_map(u64::to_le_bytes).collect();
     assert_eq!(fs::read(fixture.at("written")).unwrap(), numbers);
 }
 
