@@ -6,15 +6,16 @@
 //! ```text
 //!   caller: no space ──demand──▶ compaction thread: clean, compact ... until there is space, or no more gain
 //!      ▲  └─ waits for a gain ◀──note_gain── each table that is installed
-//!      └──── no gain in WAIT: `NoSpace`
+//!      └──── nothing to gain, or no gain for long: `NoSpace`
 //! ```
 //!
 //! # Invariants
 //! 1. The loop ends: after `STEPS_MAX` steps, or after `IDLE_STEPS_MAX` in a row without gain. It does not
 //!    begin again until live or free bytes, deletions or snapshots have changed (`ReclaimState`). Other
 //!    commits do not count, because they gain nothing.
-//! 2. With threads, a caller rewrites no table for space, and waits at most `WAITS_MAX` times `WAIT`
-//!    (`tests::space::a_full_pool_refuses_at_once`).
+//! 2. With threads, a caller rewrites no table for space. It waits as long as `Patience` says: a full pool
+//!    refuses at once (`tests::space::a_full_pool_refuses_at_once`), and a pool with enough garbage gives its
+//!    thread time to free it (`tests::space::a_caller_waits_for_garbage_on_a_busy_machine`).
 //! 3. A caller that waits holds no lock of the engine (assert in debug builds: the ranks of the locks).
 
 use std::time::Duration;
@@ -37,11 +38,27 @@ const IDLE_STEPS_MAX: u32 = 6;
 /// Cleanings in a row without gain after which all is freed that can be freed.
 const IDLE_CLEANINGS_MAX: u32 = 3;
 
-/// How long a caller waits for the next gain.
+/// How long a caller waits for the next gain before it looks again.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// Gains that one caller waits for, so that it waits two seconds at most.
-const WAITS_MAX: u32 = 20;
+/// The limits of a caller's wait.
+struct Patience {
+    /// Gains that it waits for: others may take what each of them frees.
+    gains_max: u32,
+    /// Waits of `WAIT` without a gain.
+    idle_waits_max: u32,
+}
+
+/// Where the garbage that is worth cleaning does not suffice: two seconds at most.
+const OF_A_FULL_POOL: Patience = Patience { gains_max: 20, idle_waits_max: 1 };
+
+/// Where the garbage suffices: only a thread that is busy with other work, or a device that is slow, can keep
+/// it from being freed. Ten seconds without a gain at most.
+const WHERE_GARBAGE_SUFFICES: Patience = Patience { gains_max: 2_000, idle_waits_max: 100 };
+
+/// Part of the pool that is garbage worth cleaning when it suffices. Below it, cleaning may free little with
+/// much work.
+const FREEABLE_PART: u64 = 16;
 
 /// Segments that the compaction thread frees beyond the demand, so that the next callers need not wait.
 const SPARE_SEGMENTS: u64 = 2;
@@ -132,18 +149,38 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         if !self.has_threads() {
             return self.reclaim_here(enough);
         }
-        for _ in 0..WAITS_MAX {
+        let (mut gains, mut idle_waits) = (0, 0);
+        loop {
             // Before `enough`: a gain between the two ends the wait at once.
             let seen = self.reclaim.gains();
             match enough() {
                 Err(e) if e.is_no_space() => {}
                 other => return other,
             }
-            if !self.demand(bytes) || !self.reclaim.wait_for_gain(seen) {
+            if !self.demand(bytes) {
+                break;
+            }
+            if self.reclaim.wait_for_gain(seen) {
+                gains += 1;
+            } else {
+                idle_waits += 1;
+            }
+            let patience = if self.garbage_suffices(bytes) { WHERE_GARBAGE_SUFFICES } else { OF_A_FULL_POOL };
+            if gains >= patience.gains_max || idle_waits >= patience.idle_waits_max {
                 break;
             }
         }
         enough()
+    }
+
+    /// Whether cleaning can free so many bytes beyond the reserve, as far as the counts say, and has a good
+    /// part of the pool to choose from.
+    fn garbage_suffices(&self, bytes: u64) -> bool {
+        let space = self.log.space();
+        let kept_bytes = space.stuck_bytes + space.log_bytes;
+        let freeable_bytes = space.garbage_bytes.saturating_sub(kept_bytes);
+        freeable_bytes >= space.total_bytes / FREEABLE_PART
+            && space.free_bytes + freeable_bytes >= space.reserve_bytes.saturating_add(bytes)
     }
 
     /// Asks the compaction thread for free bytes. `false`: it has found out already that it can gain

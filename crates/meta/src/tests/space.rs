@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use warpfire_env::{Clock, SystemClock};
-use warpfire_log::{Admit, LogError, LogStore, MemLog, MemLogOptions, Stream};
+use warpfire_log::{Admit, LogError, LogStore, MemLog, MemLogOptions, RecoveredLog, Stream};
 use warpfire_slices::SliceError;
 
-use super::{PlainEngine, get, open, put};
-use crate::{Background, Batch, CommitError, MetaError, SliceStore, Store};
+use super::{PlainEngine, get, open, put, small};
+use crate::testing::{ListSchema, pointer_item};
+use crate::{Background, Batch, CommitError, Engine, MetaError, SliceStore, Store};
 
 /// The number of records that fit. With threads a refusal may come while they still work for space: only
 /// several in a row count.
@@ -88,6 +89,34 @@ fn a_full_pool_refuses_at_once() {
         engine.commit(&batch, None, Admit::Reserve).unwrap();
     }
     assert!(full_by(&engine, Background::Threads) >= count * 8 / 10, "deletions make room");
+    engine.close().unwrap();
+}
+
+/// The thread that cleans is busy for longer than a caller waits on a full pool. Half of all bytes are
+/// garbage.
+#[test]
+fn a_caller_waits_for_garbage_on_a_busy_machine() {
+    let options = small(Background::Threads);
+    let engine = Engine::open(small_pool(), RecoveredLog::empty(), ListSchema, options).unwrap();
+    warpfire_env::sync::thread::scope(|scope| {
+        let compacting = engine.inner_for_tests().compacting.lock();
+        let writer = scope.spawn(|| {
+            // One and a half times the pool.
+            for n in 0..420u64 {
+                let slices =
+                    engine.write(Stream::Large, &[n as u8; 30_000], Admit::User).expect("there is garbage");
+                if n % 2 == 0 {
+                    let mut batch = Batch::new();
+                    batch.put_naming(&(n % 100).to_be_bytes(), &pointer_item(slices[0]), [slices[0]]);
+                    engine.commit(&batch, None, Admit::User).expect("there is garbage");
+                }
+                engine.release(&slices);
+            }
+        });
+        std::thread::park_timeout(Duration::from_secs(1));
+        drop(compacting);
+        writer.join().unwrap();
+    });
     engine.close().unwrap();
 }
 
