@@ -16,7 +16,8 @@ use warpfire_format::log_frame::{LogFrame, RecordFragment};
 use warpfire_format::log_state::LogState;
 use warpfire_format::manifest::ManifestEdit;
 use warpfire_format::root::{
-    DeviceEntry, DeviceUse, EarlierSession, PoolLabel, RootHeader, RootPoint, RootWishes, encode_body,
+    DeviceEntry, DeviceLife, DeviceUse, EarlierSession, PoolLabel, RootHeader, RootPoint, RootWishes,
+    encode_body,
 };
 use warpfire_format::root_copy;
 use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind, SegmentState, SegmentStream};
@@ -282,11 +283,15 @@ fn descriptor(stream: SegmentStream) -> SegmentDescriptor {
 }
 
 fn valid_root() -> (RootHeader, Vec<u8>) {
+    valid_root_with(DeviceLife::default())
+}
+
+fn valid_root_with(life: DeviceLife) -> (RootHeader, Vec<u8>) {
     let point = |epoch| RootPoint { epoch, session: 8, sequence: 3 };
     let device = |uuid, zones, state, is_leaving| {
         let (joined, seen, is_kept_offline) = (1, point(1), state == DeviceUse::Offline);
         let is_spare = false;
-        DeviceEntry { uuid, zones, state, is_leaving, is_kept_offline, is_spare, joined, seen }
+        DeviceEntry { uuid, zones, state, is_leaving, is_kept_offline, is_spare, joined, seen, life }
     };
     let devices =
         [device(uuid(5), 40, DeviceUse::Active, true), device(uuid(6), 41, DeviceUse::Offline, false)];
@@ -308,6 +313,7 @@ fn valid_root() -> (RootHeader, Vec<u8>) {
         label: PoolLabel::new("tank").expect("short"),
         config_version: 1,
         wishes: RootWishes::NONE,
+        counts_lives: life != DeviceLife::default(),
         session: 9,
         is_inherited: true,
         is_narrow: true,
@@ -317,17 +323,18 @@ fn valid_root() -> (RootHeader, Vec<u8>) {
 }
 
 fn valid_roots() -> Vec<Vec<u8>> {
-    let (header, mut body) = valid_root();
-    body.resize(BLOCK_BYTES, 0);
+    let (header, body) = valid_root();
+    let (lived, lived_body) = valid_root_with(DeviceLife { written_bytes: 1 << 40, resets: 900 });
     let wishes = RootWishes { shape_since: 7, older_parity: 1, converts: true, spare_space: 1 };
     let wishing = RootHeader { wishes, ..header.clone() };
-    let record = |header: RootHeader| {
+    let record = |header: RootHeader, body: &[u8]| {
         let mut record = vec![0; BLOCK_BYTES];
         header.encode(&mut record);
-        record.extend_from_slice(&body);
+        record.extend_from_slice(body);
+        record.resize(2 * BLOCK_BYTES, 0);
         record
     };
-    vec![record(header), record(wishing)]
+    vec![record(header, &body), record(wishing, &body), record(lived, &lived_body)]
 }
 
 fn valid_stripes() -> Vec<Vec<u8>> {

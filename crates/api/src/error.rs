@@ -379,6 +379,12 @@ impl From<DeviceSetError> for Error {
             DeviceSetError::Missing { .. } => not_a_pool().with_hint(
                 "name the missing devices too; 'warpfire inspect label' shows the devices of a pool",
             ),
+            DeviceSetError::Uncovered { offline, .. } if !offline.is_empty() => not_a_pool().with_hint(
+                "'warpfire device online' takes back a device that is kept offline; 'cp -r --salvage' copies the rest",
+            ),
+            DeviceSetError::Uncovered { .. } => not_a_pool().with_hint(
+                "name the missing devices too; 'cp -r --salvage' copies the rest, and if they are lost, 'mount --degraded' goes on without them",
+            ),
             DeviceSetError::Shrunk { .. } => {
                 not_a_pool().with_hint("restore the size of the device, or leave it out")
             }

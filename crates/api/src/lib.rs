@@ -36,6 +36,7 @@
 #![forbid(unsafe_code)]
 
 mod cache_size;
+mod device_plan;
 mod devices;
 mod diff;
 mod dir;
@@ -69,6 +70,7 @@ mod warpfire;
 mod wishes;
 mod xattr;
 
+pub use device_plan::{DeviceChange, DevicePlan};
 pub use devices::{
     DeviceContent, DeviceLabel, FoundDevice, FoundPool, Opens, Scan, block_devices, check_named_once,
     device_content, device_label, prefilled, scan,
@@ -91,8 +93,8 @@ pub use snapshot::{Snapshot, SnapshotEngine, SnapshotInfo, SnapshotRollback};
 pub use snapshot_policy::{SnapshotPeriod, SnapshotReason};
 pub use snapshot_rules::{AppliedRules, ExplainedSnapshot, SnapshotRule};
 pub use stats::{
-    CacheMemory, DefragmentCounts, DeviceCounters, DeviceState, DeviceStats, Space, StateAge, Stats,
-    TransactionCounts,
+    CacheMemory, DefragmentCounts, DeviceCounters, DeviceLife, DeviceState, DeviceStats, Space, StateAge,
+    Stats, TransactionCounts,
 };
 pub use stream::{ReceiveProgress, ReceivedStream, ResumeToken, SendOptions, SentStream};
 pub use trim::TrimReport;

@@ -9,7 +9,7 @@ use warpfire_format::log_state;
 use warpfire_fs::{AtimeMode, Fs, FsOptions, FsSchema};
 use warpfire_log::{Log, LogStore, RecoveredLog};
 use warpfire_meta::{Background, EngineOptions, MemoryLimits};
-use warpfire_pool::{CreateOptions, DeviceSetError, DeviceState, FrozenState, Pool};
+use warpfire_pool::{CreateOptions, DeviceSetError, DeviceState, FrozenState, Pool, Root};
 use warpfire_units::DeviceIndex;
 
 use crate::cache_size;
@@ -77,12 +77,17 @@ impl OpenPool {
             let device = pool.status().devices.into_iter().find_map(|device| device.name);
             return Err(DeviceSetError::Unsupported { device: device.unwrap_or_default(), found }.into());
         }
-        let opened = Log::open(pool.clone(), &root);
+        let opened = OpenPool::open_above(pool.clone(), &root, mode);
         // The devices that are missing say more than the first segment that needs them.
         if opened.is_err() {
             pool.check_covered()?;
         }
-        let (log, recovered) = opened?;
+        opened
+    }
+
+    /// Opens all that lies above the devices.
+    fn open_above(pool: Pool, root: &Root, mode: OpenMode) -> Result<Self> {
+        let (log, recovered) = Log::open(pool.clone(), root)?;
         OpenPool::over(engine(log, recovered, mode)?, pool, mode)
     }
 
@@ -157,6 +162,7 @@ impl OpenPool {
             retired_bytes: u64::from(device.retired_zones) * status.zone_bytes,
             stranded_bytes: stranded_zones(device.index) * status.zone_bytes,
             counters: device.counters,
+            life: device.life,
         };
         Stats {
             pool: status.uuid.to_string(),

@@ -8,7 +8,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use warpfire_env::{Device, unanswered};
-use warpfire_pool::{MembershipError, PoolError};
+use warpfire_log::LeaveWork;
+use warpfire_pool::{MembershipError, PlannedChange, PoolError};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, ZoneIndex};
 
 use crate::members::TURNS_MAX;
@@ -24,8 +25,12 @@ pub struct ResizePlan {
     pub new_bytes: u64,
     /// Bytes of the device itself then. An image file is extended or cut off to this size.
     pub device_bytes: u64,
-    /// Bytes of the zones whose data moves, at most.
+    /// Bytes that are written to move the data behind its new end.
     pub moved_bytes: u64,
+    /// About the bytes that can be written to files then.
+    pub available_bytes: u64,
+    /// About the bytes that the rest of the devices has too few for that data; 0 if it has room.
+    pub missing_bytes: u64,
 }
 
 impl Warpfire {
@@ -41,12 +46,19 @@ impl Warpfire {
         let (zone_bytes, zones) = (pool.status().zone_bytes, pool.zones_in(device_bytes));
         let used = self.stats().devices.into_iter().find(|device| device.index == index);
         let used_bytes = used.map_or(0, |device| device.size_bytes);
-        let moved = pool.used_zones_from(DeviceIndex(index), zones);
+        let device = DeviceIndex(index);
+        let work = match u64::from(zones) * zone_bytes < used_bytes {
+            true => self.fs().engine().log().leave_work(device, ZoneIndex(zones)),
+            false => LeaveWork::default(),
+        };
+        let plan = self.planned(work, &[PlannedChange::Resized { device, zones }])?;
         Ok(ResizePlan {
             used_bytes,
             new_bytes: u64::from(zones) * zone_bytes,
             device_bytes,
-            moved_bytes: u64::from(moved) * zone_bytes,
+            moved_bytes: plan.written_bytes(),
+            available_bytes: plan.available_bytes,
+            missing_bytes: plan.missing_bytes,
         })
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 pub use warpfire_fs::{DefragmentCounts, TransactionCounts};
 pub use warpfire_meta::{CacheMemory, Space};
-pub use warpfire_pool::{DeviceCounters, DeviceState};
+pub use warpfire_pool::{DeviceCounters, DeviceLife, DeviceState};
 
 /// A pool at a glance. Counts begin when the pool is opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -91,6 +91,9 @@ pub struct DeviceStats {
     pub stranded_bytes: u64,
     /// Reads, writes and flushes of this device, with their bytes.
     pub counters: DeviceCounters,
+    /// Bytes written to this device, and zones of it that were reset, since it joined the pool. Of a session
+    /// that ended in a crash, what followed its last checkpoint is not counted.
+    pub life: DeviceLife,
 }
 
 impl Stats {

@@ -250,6 +250,70 @@ mod tests {
         }
     }
 
+    /// Each file has its bytes, or is an error. Returns the number of errors.
+    fn errors_in_files(fs: &Warpfire, context: &str) -> usize {
+        let read = (0..FEW).map(|n| (n, fs.read(format!("/{n}"))));
+        read.filter(|(n, read)| match read {
+            Ok(bytes) => {
+                assert!(*bytes == content(*n), "{context}: file {n} has other bytes");
+                false
+            }
+            Err(_) => true,
+        })
+        .count()
+    }
+
+    /// m was raised, and the older data still has the parity from before.
+    #[test]
+    fn a_pool_that_misses_more_than_its_older_data_covers_is_written_on_request_only() {
+        let world = pool(69, FEW);
+        let fs = open(&world, &[], "raised");
+        fs.tune(&to(2, 2, false)).expect("five devices are enough");
+        fs.write("/new", vec![7; 1 << 20]).expect("there is room");
+        fs.close().expect("nothing fails");
+        let (mut refusals, mut written) = (0, 0);
+        for (one, other) in (0..DEVICES).flat_map(|one| (0..one).map(move |other| (one, other))) {
+            let context = format!("without {one} and {other}");
+            let world = world.fork();
+            let some = || {
+                let devices = world.devices().into_iter().enumerate();
+                devices
+                    .filter(|(n, _)| *n != one && *n != other)
+                    .map(|(_, device)| device)
+                    .collect::<Vec<_>>()
+            };
+            let options = || Pool::options().background(false);
+            let refused = match options().open_on(some()) {
+                Ok(fs) => {
+                    assert_eq!(errors_in_files(&fs, &context), 0, "{context}: no older data needs them");
+                    continue;
+                }
+                Err(refused) => refused,
+            };
+            refusals += 1;
+            let said = refused.to_string();
+            assert!(
+                said.contains("2 devices are missing, and some data cannot be read"),
+                "{context}: {said}"
+            );
+            let Ok(fs) = options().read_only(true).open_on(some()) else {
+                continue;
+            };
+            assert_eq!(fs.stats().losses_left, None, "{context}");
+            let errors = errors_in_files(&fs, &context);
+            fs.close().expect("nothing was written");
+            let fs = options().degraded(true).open_on(some()).expect("it was asked for");
+            assert_eq!(errors_in_files(&fs, &context), errors, "{context}");
+            fs.write("/more", b"written without them").expect("there is room");
+            fs.close().expect("nothing fails");
+            let fs = open(&world, &[], &context);
+            assert_files(&fs, FEW, &context);
+            assert_eq!(fs.read("/more").expect("it was synced"), b"written without them");
+            written += usize::from(errors > 0);
+        }
+        assert!(refusals > 0 && written > 0, "{refusals} pairs are refused, {written} written all the same");
+    }
+
     #[test]
     fn a_conversion_is_paused_goes_on_after_a_crash_and_is_cancelled() {
         let world = pool(62, MANY);

@@ -12,7 +12,8 @@ use crate::batch::OpKind;
 /// Zones that a device enforces itself: a zoned drive, or the simulator's model of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ZoneInfo {
-    /// Bytes from the start of one zone to the start of the next; all of them are writable.
+    /// Bytes from the start of one zone to the start of the next; all of them are writable. A drive whose
+    /// zones have less capacity than size shows the capacity (`ZoneMap`).
     pub zone_bytes: u64,
     /// The first so many zones take writes anywhere. Drives that write in shingles have some.
     pub conventional_zones: u32,
@@ -198,6 +199,9 @@ pub trait Device: Send + Sync {
     fn reset_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError>;
 
     /// The state of the zone that starts at `offset_bytes`; `None` on a conventional device.
+    ///
+    /// # Errors
+    /// `Zone` if the device has taken the zone out of use, to be read only or not at all.
     fn zone_report(&self, offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError>;
 
     /// The zones that are active, by the byte at which each starts; none on a conventional device. Few calls
@@ -253,6 +257,12 @@ pub trait Device: Send + Sync {
     fn resized(&self, _size_bytes: Option<u64>) -> Result<Arc<dyn Device>, DeviceError> {
         let (device, reason) = (self.info().name.clone(), "its size cannot be changed".to_owned());
         Err(DeviceError::Invalid { device, reason })
+    }
+
+    /// Whether a batch may do this device's operations on a thread of their own, while other devices work.
+    /// For devices without a descriptor; those that are simulated stay with the caller's thread.
+    fn works_beside_others(&self) -> bool {
+        false
     }
 
     /// A descriptor on which the kernel can do this device's reads, writes and flushes, many at once and in

@@ -16,6 +16,7 @@ mod memory;
 mod planted_bug;
 mod ranked_lock;
 pub mod sync;
+mod zone_map;
 
 pub use batch::{DeviceOp, OpKind, PIECE_BYTES_MAX, TimeLimit, run_batch, unanswered};
 pub use buf::{AlignedBuf, LendableBytes};
@@ -30,3 +31,4 @@ pub use ranked_lock::{
     LockPlace, RankedMutex, RankedMutexGuard, RankedRawMutex, RankedRawRwLock, RankedReadGuard,
     RankedReentrantMutex, RankedReentrantMutexGuard, RankedRwLock, RankedWriteGuard, rank,
 };
+pub use zone_map::ZoneMap;

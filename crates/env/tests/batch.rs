@@ -1,9 +1,11 @@
 //! Batches over several devices at once.
 
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use warpfire_env::{
-    AlignedBuf, Device, DeviceError, DeviceOp, FileDevice, MemDevice, OpKind, PIECE_BYTES_MAX, run_batch,
+    AlignedBuf, Device, DeviceError, DeviceInfo, DeviceOp, FileDevice, MemDevice, OpKind, PIECE_BYTES_MAX,
+    ZoneReport, run_batch,
 };
 
 const BLOCK: usize = 4096;
@@ -126,4 +128,91 @@ fn many_more_pieces_than_a_ring_holds() {
     let mut back = AlignedBuf::zeroed(BLOCK);
     set.devices[0].read(999 * 7 * BLOCK as u64, &mut back).unwrap();
     assert!(back[..] == block[..]);
+}
+
+const NO_PANIC: &str = "no thread panics with the lock";
+
+/// Writes that wait for each other.
+struct Meeting {
+    expected: usize,
+    arrived: Mutex<usize>,
+    all: Condvar,
+}
+
+/// A drive without a descriptor, as a zoned one. Each of its long writes waits for those of the others.
+struct SlowDrive {
+    info: DeviceInfo,
+    meeting: Arc<Meeting>,
+    /// Where the writes began, in their order.
+    writes: Mutex<Vec<u64>>,
+}
+
+impl Device for SlowDrive {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+    fn read(&self, _: u64, _: &mut [u8]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+    fn write(&self, at: u64, buf: &[u8]) -> Result<(), DeviceError> {
+        self.writes.lock().expect(NO_PANIC).push(at);
+        if buf.len() > BLOCK {
+            let mut arrived = self.meeting.arrived.lock().expect(NO_PANIC);
+            *arrived += 1;
+            self.meeting.all.notify_all();
+            let wait = Duration::from_secs(60);
+            let waits = |arrived: &mut usize| *arrived < self.meeting.expected;
+            let (arrived, _) = self.meeting.all.wait_timeout_while(arrived, wait, waits).expect(NO_PANIC);
+            assert_eq!(*arrived, self.meeting.expected, "the others write at the same time");
+        }
+        Ok(())
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+    fn discard(&self, _: u64, _: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
+    fn reset_zone(&self, _: u64, _: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
+    fn zone_report(&self, _: u64) -> Result<Option<ZoneReport>, DeviceError> {
+        Ok(None)
+    }
+    fn works_beside_others(&self) -> bool {
+        true
+    }
+}
+
+/// A zoned drive takes the writes to a zone one at a time and in order. Several drives work at once.
+#[test]
+fn drives_without_a_descriptor_work_at_the_same_time_and_each_in_order() {
+    const DRIVES: usize = 5;
+    let meeting = Meeting { expected: DRIVES, arrived: Mutex::new(0), all: Condvar::new() };
+    let meeting = Arc::new(meeting);
+    let drive = |n: usize| SlowDrive {
+        info: DeviceInfo { name: format!("drive {n}"), size_bytes: 1 << 20, zones: None },
+        meeting: Arc::clone(&meeting),
+        writes: Mutex::default(),
+    };
+    let drives: Vec<Arc<SlowDrive>> = (0..DRIVES).map(|n| Arc::new(drive(n))).collect();
+    let mut devices: Vec<Arc<dyn Device>> = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Device>).collect();
+    let mixed = mixed(1 << 20);
+    devices.extend(mixed.devices.iter().cloned());
+    let (short, long) = (filled(BLOCK, 1), filled(128 << 10, 2));
+    let parts = [(0, &short), (4096, &long), (4096 + (128 << 10), &short)];
+    let mut ops = Vec::new();
+    for (at, buf) in parts {
+        ops.extend((0..devices.len()).map(|d| DeviceOp::new(d, OpKind::Write(at, buf))));
+    }
+    run_batch(&devices, &mut ops);
+    assert!(ops.iter().all(|op| op.result == Ok(())));
+    for drive in &drives {
+        assert_eq!(*drive.writes.lock().unwrap(), parts.map(|(at, _)| at));
+    }
+    for device in &mixed.devices {
+        let mut back = AlignedBuf::zeroed(128 << 10);
+        device.read(4096, &mut back).unwrap();
+        assert!(back[..] == long[..]);
+    }
 }

@@ -10,7 +10,8 @@
 //! 28   4  seen: epoch
 //! 32   8  seen: session
 //! 40   8  seen: sequence
-//! 48  16  zero
+//! 48   8  life: bytes written
+//! 56   8  life: zones reset
 //! ```
 //! Little-endian.
 
@@ -48,6 +49,16 @@ impl DeviceUse {
     }
 }
 
+/// What sessions of the pool have done to a device, as far as roots have recorded it. A session that ends in
+/// a crash does not count from its last root on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DeviceLife {
+    /// Bytes written to it.
+    pub written_bytes: u64,
+    /// Zones of it that were reset. On a conventional device a reset is a discard.
+    pub resets: u64,
+}
+
 /// One entry of the device table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceEntry {
@@ -71,6 +82,8 @@ pub struct DeviceEntry {
     /// The newest session of which the device is known to hold a root, and the newest root that this session
     /// wrote while it wrote the device. The device may hold an older one.
     pub seen: RootPoint,
+    /// The counts of the device since it joined. It never decreases from root to root.
+    pub life: DeviceLife,
 }
 
 impl DeviceEntry {
@@ -87,7 +100,8 @@ impl DeviceEntry {
         out.extend_from_slice(&self.seen.epoch.to_le_bytes());
         out.extend_from_slice(&self.seen.session.to_le_bytes());
         out.extend_from_slice(&self.seen.sequence.to_le_bytes());
-        out.extend_from_slice(&[0; 16]);
+        out.extend_from_slice(&self.life.written_bytes.to_le_bytes());
+        out.extend_from_slice(&self.life.resets.to_le_bytes());
     }
 
     /// Decodes an entry.
@@ -109,9 +123,10 @@ impl DeviceEntry {
         only_zeroes(&c.array::<2>()?, TABLE)?;
         let joined = c.u32()?;
         let seen = RootPoint { epoch: c.u32()?, session: c.u64()?, sequence: c.u64()? };
-        only_zeroes(&c.array::<16>()?, TABLE)?;
+        let life = DeviceLife { written_bytes: c.u64()?, resets: c.u64()? };
         let is_known = flags & !(LEAVING | KEPT_OFFLINE | SPARE) == 0;
-        let entry = DeviceEntry { uuid, zones, state, is_leaving, is_kept_offline, is_spare, joined, seen };
+        let entry =
+            DeviceEntry { uuid, zones, state, is_leaving, is_kept_offline, is_spare, joined, seen, life };
         if is_known && entry.is_possible() { Ok(entry) } else { Err(TABLE) }
     }
 

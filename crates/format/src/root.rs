@@ -38,7 +38,7 @@
 
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, PARITY_MAX};
 
-pub use crate::device_entry::{DeviceEntry, DeviceUse};
+pub use crate::device_entry::{DeviceEntry, DeviceLife, DeviceUse};
 pub use crate::pool_label::PoolLabel;
 pub use crate::root_wishes::{RootWishes, SPARE_SPACE_MAX};
 pub use crate::unsupported::{FeatureBits, Unsupported};
@@ -57,8 +57,12 @@ pub const EARLIER_MAX: usize = 16;
 /// The feature of a root with wishes: a version that does not know them must not read the pool.
 const WISHES_FEATURE: u64 = 1;
 
+/// The feature of a root that counts writes to its devices. Without it the bytes of these counts are
+/// zero, as in roots of versions before it.
+const LIVES_FEATURE: u64 = 2;
+
 /// Features needed to read that this version knows.
-const KNOWN_FEATURES: u64 = WISHES_FEATURE;
+const KNOWN_FEATURES: u64 = WISHES_FEATURE | LIVES_FEATURE;
 
 /// Features needed to write that this version knows. None has a bit yet.
 const KNOWN_WRITE_FEATURES: u64 = 0;
@@ -183,6 +187,8 @@ pub struct RootHeader {
     pub config_version: u64,
     /// What the pool wishes for older segments and for its free space.
     pub wishes: RootWishes,
+    /// Whether an entry of the device table counts something ([`counts_lives`]).
+    pub counts_lives: bool,
     /// Random number of the session that wrote the root, not zero.
     pub session: u64,
     /// Whether the root only repeats the payload of an earlier session's root: the session has written
@@ -201,6 +207,12 @@ pub fn encode_body(devices: &[DeviceEntry], payload: &[u8]) -> Vec<u8> {
     devices.iter().for_each(|entry| entry.encode(&mut body));
     body.extend_from_slice(payload);
     body
+}
+
+/// Whether an entry of the table counts something.
+#[must_use]
+pub fn counts_lives(table: &[DeviceEntry]) -> bool {
+    table.iter().any(|entry| entry.life != DeviceLife::default())
 }
 
 /// Bytes of a table of `devices` devices.
@@ -259,7 +271,8 @@ impl RootHeader {
         block[64..68].copy_from_slice(&self.body_bytes.to_le_bytes());
         block[68..72].copy_from_slice(&self.body_crc.to_le_bytes());
         block[72..80].copy_from_slice(&self.made_seconds.to_le_bytes());
-        let features = if self.wishes == RootWishes::NONE { 0 } else { WISHES_FEATURE };
+        let wishes = if self.wishes == RootWishes::NONE { 0 } else { WISHES_FEATURE };
+        let features = wishes | if self.counts_lives { LIVES_FEATURE } else { 0 };
         block[FEATURES_AT..FEATURES_AT + 8].copy_from_slice(&features.to_le_bytes());
         block[88..96].copy_from_slice(&self.write_features.to_le_bytes());
         block[96..160].copy_from_slice(self.label.as_bytes());
@@ -344,6 +357,7 @@ impl RootHeader {
             label,
             config_version,
             wishes,
+            counts_lives: features & LIVES_FEATURE != 0,
             session,
             is_inherited: flags & INHERITED != 0,
             is_narrow: flags & NARROW != 0,
@@ -412,6 +426,9 @@ impl RootHeader {
         if uuids.len() != devices.len() || own != Some(self.device_uuid) {
             return Err(TABLE);
         }
+        if counts_lives(&devices) != self.counts_lives {
+            return Err(TABLE);
+        }
         Ok((devices, c.rest()))
     }
 }
@@ -454,6 +471,7 @@ pub(crate) mod samples {
             is_spare: false,
             joined: 1,
             seen: point(n, 0x77, 6),
+            life: DeviceLife::default(),
         };
         (1..=3).map(entry).collect()
     }
@@ -476,6 +494,7 @@ pub(crate) mod samples {
             label: PoolLabel::new("tank é").unwrap(),
             config_version: 3,
             wishes: RootWishes::NONE,
+            counts_lives: false,
             session: 0x55,
             is_inherited: true,
             is_narrow: false,

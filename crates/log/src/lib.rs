@@ -7,6 +7,7 @@
 
 mod clean;
 mod latch;
+mod leave_work;
 mod limits;
 mod live_bytes;
 mod lock_ranks;
@@ -28,6 +29,7 @@ mod upkeep_limit;
 mod victims;
 mod write_queue;
 
+pub use leave_work::LeaveWork;
 pub use log::Log;
 #[cfg(any(test, feature = "twin"))]
 pub use mem::{MemLog, MemLogCounters, MemLogOptions};

@@ -416,7 +416,7 @@ impl Log {
     }
 
     /// How many columns the segment may still lose.
-    fn columns_left(&self, entry: &SegmentEntry) -> usize {
+    pub(crate) fn columns_left(&self, entry: &SegmentEntry) -> usize {
         let lost = entry.columns().filter(|(device, lost)| *lost || !self.pool.takes_writes(*device)).count();
         usize::from(entry.parity()).saturating_sub(lost)
     }

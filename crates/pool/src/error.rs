@@ -229,6 +229,24 @@ pub enum DeviceSetError {
         /// Old copies of missing devices, by name.
         old_copies: Vec<(DeviceIndex, String)>,
     },
+    /// Segments have fewer columns on the devices that are here than they need, and the last sync may be
+    /// missing too. Only `open_for_reading` and `open_degraded` open the pool then.
+    #[error(
+        "{} missing, and some data cannot be read without: {}{}",
+        devices_are(missing.len()),
+        NameList(missing),
+        OldCopies(old_copies)
+    )]
+    Uncovered {
+        /// Index and uuid of each missing device.
+        missing: Vec<(DeviceIndex, Uuid)>,
+        /// Number of segments that need them.
+        segments: usize,
+        /// Those that are kept offline.
+        offline: Vec<DeviceIndex>,
+        /// Old copies of missing devices, by name.
+        old_copies: Vec<(DeviceIndex, String)>,
+    },
     /// The device is smaller than when it joined the pool.
     #[error("{device} has {found_bytes} bytes; its zones need {needed_bytes}")]
     Shrunk {

@@ -22,6 +22,7 @@ pub use device::active_zones::ACTIVE_ZONES_MIN;
 pub use device::counters::{DeviceCounters, PoolCounters};
 pub use device::devices::{DeviceState, READ_WAIT_MAX, WRITE_WAIT_MAX};
 pub use device::geometry::{Geometry, ZONES_MIN, device_bytes_min};
+pub use device::planned_space::PlannedChange;
 pub use device::stranded::{MoreDevices, Stranded};
 pub use device::trim::Trimmed;
 pub use error::{DeviceSetError, MembershipError, PoolError};
@@ -36,7 +37,7 @@ pub use life::walk_open_segment::{StripeHealth, WalkedStripe};
 pub use pool::{DeviceStatus, Pool, Status};
 pub use segment::stripe_buf::StripeBuf;
 pub use segment::writer::{PreparedStripe, SegmentWriter};
-pub use warpfire_format::root::{PoolLabel, RootWishes};
+pub use warpfire_format::root::{DeviceLife, PoolLabel, RootWishes};
 pub use warpfire_format::segment::{
     LostColumn, SegmentDescriptor, SegmentKind, SegmentState, SegmentStream, StripeRun,
 };

@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use warpfire_env::{RankedMutex, RankedRwLock};
-use warpfire_format::root::RootWishes;
+use warpfire_format::root::{DeviceLife, RootWishes};
 use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind};
 use warpfire_format::{Corrupt, Uuid};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
@@ -38,8 +38,9 @@ use crate::device::counters::{DeviceCounters, PoolCounters};
 use crate::device::devices::{DeviceState, Devices};
 use crate::device::geometry::{Geometry, SEGMENT_PAYLOAD_MIN_BYTES, shape};
 use crate::device::zones::Zones;
-use crate::error::{DeviceSetError, PoolError};
+use crate::error::PoolError;
 use crate::life::frozen::KeptZones;
+use crate::life::open::Opening;
 use crate::life::roots::Roots;
 use crate::life::tune::PoolShape;
 use crate::lock_ranks::{
@@ -73,6 +74,9 @@ pub(crate) struct Inner {
     pub epoch_of_roots: u32,
     /// Whether the devices that were missing at the opening may hold a newer state.
     pub may_be_older: bool,
+    pub opening: Opening,
+    /// Segments of a refused group that the missing devices leave without enough columns (`life/covered.rs`).
+    pub uncovered_in_refused: AtomicUsize,
     /// The later session that devices prove, or 0.
     pub newer_session: AtomicU32,
     /// Old copies of devices that were found at the opening and left out, by name.
@@ -135,6 +139,8 @@ pub struct DeviceStatus {
     pub retired_zones: u32,
     /// Operations on it since the pool was opened.
     pub counters: DeviceCounters,
+    /// What the pool has done to it since it joined, as far as roots have recorded it.
+    pub life: DeviceLife,
 }
 
 /// Summary of the pool's state.
@@ -371,40 +377,6 @@ impl Pool {
         self.inner.devices.writable(device)
     }
 
-    /// Checks that each segment that was adopted has enough columns on the devices that were opened. A pool
-    /// from which more devices are missing than parity covers is open only as far as their columns were
-    /// rebuilt.
-    ///
-    /// # Errors
-    /// `Missing`.
-    pub fn check_covered(&self) -> Result<(), DeviceSetError> {
-        let inner = &self.inner;
-        let members = inner.devices.members().into_iter();
-        let is_missing = |index: &DeviceIndex| {
-            matches!(inner.devices.state(*index), DeviceState::Missing | DeviceState::Offline)
-        };
-        let missing: Vec<(DeviceIndex, Uuid)> = members
-            .filter(|(index, _)| is_missing(index))
-            .map(|(index, member)| (index, member.uuid))
-            .collect();
-        let is_covered = |segment: &Arc<PoolSegment>| {
-            let lost = segment.columns.iter().filter(|(device, _)| is_missing(device)).count();
-            lost <= usize::from(segment.parity)
-        };
-        // Segments from before a change of the shape may have less parity.
-        let parity = inner.shape.parity();
-        let older_parity = Some(*inner.wishes.lock()).filter(|w| w.shape_since > 0).map(|w| w.older_parity);
-        let of_all = parity.min(older_parity.unwrap_or(parity));
-        if missing.len() <= usize::from(of_all) || inner.segments.read().values().all(is_covered) {
-            return Ok(());
-        }
-        let is_offline =
-            |(index, _): &&(DeviceIndex, Uuid)| inner.devices.state(*index) == DeviceState::Offline;
-        let offline = missing.iter().filter(is_offline).map(|(index, _)| *index).collect();
-        let old_copies = inner.old_copies.clone();
-        Err(DeviceSetError::Missing { missing, parity: of_all, offline, old_copies })
-    }
-
     /// How many more devices a segment may lose: its parity columns, without the columns that lack stripes or
     /// are on devices that take no writes. `None` if it has lost more than parity covers, or does not exist.
     #[must_use]
@@ -493,6 +465,7 @@ impl Pool {
             free_zones: u32::try_from(zones.free_on(index)).expect("zones are numbered by 32 bits"),
             retired_zones: zones.retired_on(index),
             counters: inner.devices.counters(index),
+            life: inner.devices.life(index),
         });
         Status {
             uuid: inner.uuid,
@@ -608,19 +581,23 @@ impl Inner {
     /// lack stripes from `first_stripe` on.
     pub(crate) fn note_lost(&self, segment: &PoolSegment, first_stripe: u32) {
         let mut lost = segment.lost.lock();
-        for (column, (device, _)) in (0u16..).zip(&segment.columns) {
+        for (column, place) in (0u16..).zip(&segment.columns) {
             let missing = LostColumn { column, first_stripe };
-            if !self.devices.writes_since(*device, segment.moment) && missing.note_in(&mut lost) {
+            if !self.takes_stripes(*place, segment.moment) && missing.note_in(&mut lost) {
                 self.lost.lock().push((segment.id, missing));
             }
         }
     }
 
-    /// Number of columns of a segment that gets stripes which take none: their devices take no more writes,
-    /// or have missed some.
+    /// Number of columns of a segment that gets stripes which take none: their devices or zones take no more
+    /// writes, or the devices have missed some.
     pub(crate) fn lost_columns(&self, segment: &PoolSegment) -> usize {
-        let takes_stripes = |device: &DeviceIndex| self.devices.writes_since(*device, segment.moment);
-        segment.columns.iter().filter(|(device, _)| !takes_stripes(device)).count()
+        segment.columns.iter().filter(|place| !self.takes_stripes(**place, segment.moment)).count()
+    }
+
+    /// Whether a column in this zone, which was taken at this moment, gets the stripes of its segment.
+    pub(crate) fn takes_stripes(&self, (device, zone): (DeviceIndex, ZoneIndex), moment: u64) -> bool {
+        self.devices.writes_zone_since(device, self.zone_offset(zone, 0), moment)
     }
 
     /// Number of columns of a segment that lack stripes or are on devices that take no writes.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warpfire_env::{Device, Timestamp};
 use warpfire_format::Uuid;
 use warpfire_log::{Log, LogPos, LogStore, RecoveredLog, Stream};
-use warpfire_pool::{CreateOptions, Pool};
+use warpfire_pool::{ACTIVE_ZONES_MIN, CreateOptions, Pool};
 use warpfire_recover::{FoundPool, RecoverError, RootSource, find_pool};
 use warpfire_sim_env::{DeviceSpec, DistinctNumbers, SimDevice, SimWorld};
 use warpfire_units::{DeviceIndex, SlicePtr};
@@ -26,7 +26,8 @@ fn bytes(n: usize) -> Vec<u8> {
 impl Rig {
     fn make(data: u16, parity: u8, devices: usize, zoned: bool) -> (Rig, Log) {
         let spec = if zoned {
-            DeviceSpec::zoned("flash", ZONES * ZONE_BYTES, ZONE_BYTES)
+            DeviceSpec::zoned_drive("flash", ZONES * ZONE_BYTES, ZONE_BYTES, (3, ACTIVE_ZONES_MIN))
+                .with_larger_zones(64 << 10)
         } else {
             DeviceSpec::conventional("flash", ZONES * ZONE_BYTES)
         };

@@ -16,121 +16,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use warpfire_env::{Clock, Device, DeviceError, DeviceInfo, OpKind, ZoneInfo, ZoneReport};
+use warpfire_env::{Clock, Device, DeviceError, DeviceInfo, OpKind, ZoneMap, ZoneReport};
 use warpfire_units::BLOCK_BYTES;
 
 use crate::fault::{Fault, Faults, OpClass, Verdict};
 use crate::image::Block;
 use crate::medium::{Change, DiscardedBytes, Medium};
 use crate::random::mix;
+use crate::spec::{DeviceKind, DeviceSpec, DiscardBehavior};
 use crate::world::{Event, WorldShared};
 
 pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
-
-/// The rules of a simulated device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DeviceKind {
-    /// Any block may be written at any time.
-    Conventional,
-    /// As conventional, and a write over a block that was written and not discarded since is recorded as an
-    /// [`Overwrite`]. The write happens nevertheless.
-    AppendOnly,
-    /// Refuses a write that does not start at its zone's write pointer or runs past the zone.
-    Zoned {
-        /// Bytes in a zone; divides the size.
-        zone_bytes: u64,
-        /// The first so many zones take writes anywhere.
-        conventional_zones: u32,
-        /// Most zones that may be written and not full; 0 if there is no limit.
-        active_zones_max: u32,
-    },
-}
-
-/// The bytes that discards leave behind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DiscardBehavior {
-    /// Zeros, always.
-    Zeros,
-    /// The old bytes, always.
-    Old,
-    /// Zeros or the old bytes; each discard draws one from the world's seed.
-    Either,
-}
-
-/// The specification of a simulated device.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DeviceSpec {
-    /// The device's name in errors.
-    pub name: String,
-    /// Its size, a multiple of 4096 (and of the zone, if zoned). Unwritten blocks take no memory.
-    pub size_bytes: u64,
-    /// Its rules.
-    pub kind: DeviceKind,
-    /// The bytes that reads find in discarded blocks. A zone that was reset reads as zeros.
-    pub discard_behavior: DiscardBehavior,
-}
-
-impl DeviceSpec {
-    /// A conventional device.
-    #[must_use]
-    pub fn conventional(name: impl Into<String>, size_bytes: u64) -> Self {
-        let kind = DeviceKind::Conventional;
-        DeviceSpec { name: name.into(), size_bytes, kind, discard_behavior: DiscardBehavior::Either }
-    }
-
-    /// A conventional device that records overwrites.
-    #[must_use]
-    pub fn append_only(name: impl Into<String>, size_bytes: u64) -> Self {
-        DeviceSpec { kind: DeviceKind::AppendOnly, ..Self::conventional(name, size_bytes) }
-    }
-
-    /// A zoned device.
-    #[must_use]
-    pub fn zoned(name: impl Into<String>, size_bytes: u64, zone_bytes: u64) -> Self {
-        let kind = DeviceKind::Zoned { zone_bytes, conventional_zones: 0, active_zones_max: 0 };
-        DeviceSpec { kind, ..Self::conventional(name, size_bytes) }
-    }
-
-    /// As `zoned`. The first `conventional` zones take writes anywhere, and at most `active` of the others
-    /// are written and not full at once.
-    #[must_use]
-    pub fn zoned_drive(
-        name: impl Into<String>,
-        size_bytes: u64,
-        zone_bytes: u64,
-        (conventional_zones, active_zones_max): (u32, u32),
-    ) -> Self {
-        let kind = DeviceKind::Zoned { zone_bytes, conventional_zones, active_zones_max };
-        DeviceSpec { kind, ..Self::conventional(name, size_bytes) }
-    }
-
-    fn zones(&self) -> Option<ZoneInfo> {
-        match self.kind {
-            DeviceKind::Zoned { zone_bytes, conventional_zones, active_zones_max } => {
-                Some(ZoneInfo { zone_bytes, conventional_zones, active_zones_max })
-            }
-            DeviceKind::Conventional | DeviceKind::AppendOnly => None,
-        }
-    }
-
-    pub(crate) fn zone_blocks(&self) -> Option<u64> {
-        self.zones().map(|zones| zones.zone_bytes / BLOCK)
-    }
-
-    /// A blank medium of this size.
-    ///
-    /// # Panics
-    /// If the sizes are not multiples of each other as the fields say.
-    pub(crate) fn blank_medium(&self) -> Medium {
-        assert!(self.size_bytes > 0 && self.size_bytes.is_multiple_of(BLOCK), "sizes are whole blocks");
-        if let DeviceKind::Zoned { zone_bytes, .. } = self.kind {
-            assert!(zone_bytes > 0 && zone_bytes.is_multiple_of(BLOCK), "zones are whole blocks");
-            assert!(self.size_bytes.is_multiple_of(zone_bytes), "a device is whole zones");
-        }
-        let conventional = self.zones().map_or(0, |z| u64::from(z.conventional_zones) * z.zone_bytes / BLOCK);
-        Medium::new(self.size_bytes / BLOCK, self.zone_blocks(), conventional)
-    }
-}
 
 /// A write over bytes that were still in use on an append-only device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -190,6 +86,8 @@ struct SimDeviceState {
 pub struct SimDevice {
     info: DeviceInfo,
     spec: DeviceSpec,
+    /// Faults and errors name the bytes that callers see; rules and the medium those of the flash.
+    zone_map: ZoneMap,
     index: usize,
     shared: Arc<WorldShared>,
     state: Mutex<SimDeviceState>,
@@ -215,7 +113,8 @@ impl SimDevice {
             counters: SimCounters::default(),
             overwrites: Vec::new(),
         };
-        SimDevice { info, spec, index, shared, state: Mutex::new(state) }
+        let zone_map = spec.zone_map();
+        SimDevice { info, spec, zone_map, index, shared, state: Mutex::new(state) }
     }
 
     /// The device's specification.
@@ -265,7 +164,7 @@ impl SimDevice {
             "rot strikes inside the device"
         );
         let mut state = self.state.lock();
-        let block = offset_bytes / BLOCK;
+        let block = self.zone_map.place(offset_bytes) / BLOCK;
         state.medium.rot(block, bit);
         self.shared.record(Event::Rot { device: self.index, block, bit });
     }
@@ -278,7 +177,9 @@ impl SimDevice {
     pub fn poke(&self, offset_bytes: u64, bytes: &[u8]) {
         self.info.check_range(offset_bytes, bytes.len() as u64).expect("a test pokes whole blocks inside");
         let mut state = self.state.lock();
-        self.change(&mut state, write_of(offset_bytes, bytes, false));
+        for (place, range) in self.zone_map.pieces(offset_bytes, bytes.len()) {
+            self.change(&mut state, write_of(place, &bytes[range], false));
+        }
         self.settle(&mut state);
     }
 
@@ -290,8 +191,15 @@ impl SimDevice {
     pub fn peek(&self, offset_bytes: u64, len_bytes: usize) -> Vec<u8> {
         self.info.check_range(offset_bytes, len_bytes as u64).expect("a test peeks at whole blocks inside");
         let mut bytes = vec![0; len_bytes];
-        copy_out(&self.state.lock().medium, offset_bytes, &mut bytes, false);
+        self.copy_out(&self.state.lock().medium, offset_bytes, &mut bytes, false);
         bytes
+    }
+
+    /// Reads blocks that callers see: the present bytes, or with `stale` those before the last write.
+    fn copy_out(&self, medium: &Medium, offset_bytes: u64, buf: &mut [u8], stale: bool) {
+        for (place, range) in self.zone_map.pieces(offset_bytes, buf.len()) {
+            copy_out(medium, place, &mut buf[range], stale);
+        }
     }
 
     pub(crate) fn medium(&self) -> Medium {
@@ -387,7 +295,17 @@ impl SimDevice {
         DeviceError::Zone { device: self.info.name.clone(), offset_bytes, reason }
     }
 
-    /// Checks a write against the device's rules.
+    /// Zones that count against the limit of active ones.
+    fn active_zones_of<'a>(&self, state: &'a SimDeviceState) -> impl Iterator<Item = u64> + use<'a> {
+        let (capacity, stride) = match self.spec.kind {
+            DeviceKind::Zoned { zone_bytes, stride_bytes, .. } => (zone_bytes / BLOCK, stride_bytes / BLOCK),
+            _ => (0, 0),
+        };
+        let is_full = move |zone: u64| state.medium.zone_written(zone * stride) >= Some(capacity);
+        state.medium.zones_begun().filter(move |zone| !state.finished.contains(zone) && !is_full(*zone))
+    }
+
+    /// Checks a write at this place of the flash against the device's rules.
     fn check_rules(
         &self,
         state: &mut SimDeviceState,
@@ -407,11 +325,11 @@ impl SimDevice {
                 }
             }
             // These zones take writes anywhere.
-            DeviceKind::Zoned { zone_bytes, conventional_zones, .. }
-                if offset_bytes / zone_bytes < u64::from(conventional_zones) => {}
-            DeviceKind::Zoned { zone_bytes, active_zones_max, .. } => {
-                let within = offset_bytes % zone_bytes;
-                if state.finished.contains(&(offset_bytes / zone_bytes)) {
+            DeviceKind::Zoned { stride_bytes, conventional_zones, .. }
+                if offset_bytes / stride_bytes < u64::from(conventional_zones) => {}
+            DeviceKind::Zoned { zone_bytes, stride_bytes, active_zones_max, .. } => {
+                let within = offset_bytes % stride_bytes;
+                if state.finished.contains(&(offset_bytes / stride_bytes)) {
                     return Err(
                         self.zone_error(offset_bytes, "a write to a zone that was finished".to_owned())
                     );
@@ -428,7 +346,7 @@ impl SimDevice {
                     return Err(self.zone_error(offset_bytes, reason));
                 }
                 let begins = within == 0 && active_zones_max > 0;
-                if begins && active_zones(state).count() >= active_zones_max as usize {
+                if begins && self.active_zones_of(state).count() >= active_zones_max as usize {
                     let reason = format!("a write to one zone more than the {active_zones_max} active ones");
                     return Err(self.zone_error(offset_bytes, reason));
                 }
@@ -437,7 +355,7 @@ impl SimDevice {
         Ok(())
     }
 
-    /// The change that a write with fate `verdict` makes, if it makes one.
+    /// The change that a write at this place with fate `verdict` makes, if it makes one.
     fn landing(&self, verdict: Verdict, offset_bytes: u64, buf: &[u8]) -> Option<Change> {
         match (verdict, self.spec.kind) {
             // The write pointer must move, or the device would refuse the next write and so reveal the loss.
@@ -468,11 +386,11 @@ impl SimDevice {
         self.wait(&mut state, (OpClass::Read, "read"), limit, || LateEffect::Read)?;
         let verdict = self.judge(&mut state, OpClass::Read, "read", offset_bytes, len_bytes)?;
         if let Verdict::Rot(bit) = verdict {
-            let block = offset_bytes / BLOCK;
+            let block = self.zone_map.place(offset_bytes) / BLOCK;
             state.medium.rot(block, bit);
             self.shared.record(Event::Rot { device: self.index, block, bit });
         }
-        copy_out(&state.medium, offset_bytes, buf, verdict == Verdict::Stale);
+        self.copy_out(&state.medium, offset_bytes, buf, verdict == Verdict::Stale);
         Ok(())
     }
 
@@ -487,11 +405,12 @@ impl SimDevice {
         let mut state = self.state.lock();
         state.counters.writes += 1;
         state.counters.written_bytes += len_bytes;
-        let effect = || LateEffect::Write(offset_bytes, buf.to_vec());
+        let place = self.zone_map.place(offset_bytes);
+        let effect = || LateEffect::Write(place, buf.to_vec());
         self.wait(&mut state, (OpClass::Write, "write"), limit, effect)?;
         let verdict = self.judge(&mut state, OpClass::Write, "write", offset_bytes, len_bytes)?;
-        self.check_rules(&mut state, offset_bytes, len_bytes)?;
-        if let Some(change) = self.landing(verdict, offset_bytes, buf) {
+        self.check_rules(&mut state, place, len_bytes)?;
+        if let Some(change) = self.landing(verdict, place, buf) {
             self.change(&mut state, change);
         }
         Ok(())
@@ -548,15 +467,17 @@ impl SimDevice {
                 if toss & 1 == 0 { DiscardedBytes::Zeros } else { DiscardedBytes::Old }
             }
         };
-        let change = Change::Discard { start_block: offset_bytes / BLOCK, blocks: len_bytes / BLOCK, leaves };
+        // All of a zone, also what lies behind its capacity.
+        let (place, blocks) = match self.spec.kind {
+            DeviceKind::Zoned { stride_bytes, .. } => {
+                (self.zone_map.place(offset_bytes), stride_bytes / BLOCK)
+            }
+            _ => (offset_bytes, len_bytes / BLOCK),
+        };
+        let change = Change::Discard { start_block: place / BLOCK, blocks, leaves };
         self.change(state, change);
         Ok(())
     }
-}
-
-/// Zones that count against the limit of active ones.
-fn active_zones(state: &SimDeviceState) -> impl Iterator<Item = u64> + '_ {
-    state.medium.zones_begun().filter(|zone| !state.finished.contains(zone))
 }
 
 fn write_of(offset_bytes: u64, bytes: &[u8], stray: bool) -> Change {
@@ -642,12 +563,15 @@ impl Device for SimDevice {
         }
         let mut state = self.state.lock();
         self.judge(&mut state, OpClass::Report, "report", offset_bytes, 0)?;
+        if state.faults.is_dead(offset_bytes) {
+            return Err(self.zone_error(offset_bytes, "the zone is read-only or offline".to_owned()));
+        }
         let zone = offset_bytes / zone_bytes;
         if zones.is_conventional(offset_bytes) || state.finished.contains(&zone) {
             return Ok(Some(ZoneReport { written_bytes: zone_bytes, is_active: false }));
         }
-        let is_active = active_zones(&state).any(|active| active == zone);
-        let written = state.medium.zone_written(offset_bytes / BLOCK);
+        let is_active = self.active_zones_of(&state).any(|active| active == zone);
+        let written = state.medium.zone_written(self.zone_map.place(offset_bytes) / BLOCK);
         Ok(written.map(|blocks| ZoneReport { written_bytes: blocks * BLOCK, is_active }))
     }
 
@@ -655,7 +579,7 @@ impl Device for SimDevice {
         let Some(zones) = self.info.zones else { return Ok(Vec::new()) };
         let mut state = self.state.lock();
         self.judge(&mut state, OpClass::Report, "report", 0, 0)?;
-        Ok(active_zones(&state).map(|zone| zone * zones.zone_bytes).collect())
+        Ok(self.active_zones_of(&state).map(|zone| zone * zones.zone_bytes).collect())
     }
 
     fn finish_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {

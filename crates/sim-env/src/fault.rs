@@ -76,13 +76,15 @@ pub enum Fault {
         /// The length of the range.
         len_bytes: u64,
     },
-    /// A range takes no more writes, discards or resets. It can be read: a zone that a zoned device has made
-    /// read-only.
+    /// A range takes no more writes, discards or resets: a zone that a zoned device has made read-only or
+    /// offline. The device says so in its report of the zone.
     DeadZone {
         /// The first byte of the range.
         offset_bytes: u64,
         /// The length of the range.
         len_bytes: u64,
+        /// Whether it cannot be read either.
+        is_offline: bool,
     },
     /// A bit of the first block that a read asks for flips, for good, before the read.
     Rot {
@@ -202,6 +204,16 @@ impl Faults {
         hanging.iter().filter(|(op, _)| is_meant(op)).map(|(_, until)| *until).max()
     }
 
+    /// Whether the byte lies in a dead zone.
+    pub fn is_dead(&self, at: u64) -> bool {
+        self.waiting.iter().any(|fault| match fault {
+            Fault::DeadZone { offset_bytes, len_bytes, .. } => {
+                (*offset_bytes..offset_bytes.saturating_add(*len_bytes)).contains(&at)
+            }
+            _ => false,
+        })
+    }
+
     /// Decides about an operation on a range.
     pub fn judge(&mut self, class: OpClass, offset_bytes: u64, len_bytes: u64) -> Verdict {
         let overlaps = |at: u64, len: u64| {
@@ -241,8 +253,9 @@ impl Faults {
                 Fault::Unreadable { offset_bytes, len_bytes } if class == OpClass::Read => {
                     (overlaps(*offset_bytes, *len_bytes).then_some(Verdict::Fail), true)
                 }
-                Fault::DeadZone { offset_bytes, len_bytes }
-                    if matches!(class, OpClass::Write | OpClass::Discard) =>
+                Fault::DeadZone { offset_bytes, len_bytes, is_offline }
+                    if matches!(class, OpClass::Write | OpClass::Discard)
+                        || (*is_offline && class == OpClass::Read) =>
                 {
                     (overlaps(*offset_bytes, *len_bytes).then_some(Verdict::Fail), true)
                 }

@@ -33,14 +33,16 @@ mod image;
 mod medium;
 mod random;
 mod recording;
+mod spec;
 mod world;
 
 pub use clock::SimClock;
 pub use cut::{Cut, Grain, SUBSET_CHANGES_MAX, Survival, cuts};
-pub use device::{DeviceKind, DeviceSpec, DiscardBehavior, Overwrite, SimCounters, SimDevice};
+pub use device::{Overwrite, SimCounters, SimDevice};
 pub use fault::{Fault, OpClass};
 pub use image::Block;
 pub use medium::{Change, DiscardedBytes};
 pub use random::{DistinctNumbers, SimRandom, mix};
 pub use recording::{Recording, Replay};
+pub use spec::{DeviceKind, DeviceSpec, DiscardBehavior};
 pub use world::{Event, SimWorld};

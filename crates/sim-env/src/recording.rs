@@ -8,8 +8,8 @@
 
 use crate::SimClock;
 use crate::cut::{Cut, cuts};
-use crate::device::DeviceSpec;
 use crate::medium::Medium;
+use crate::spec::DeviceSpec;
 use crate::world::{Event, SimWorld, cut_media};
 
 /// The events of a world's devices, and the content of the devices before them.

@@ -6,10 +6,11 @@ use parking_lot::Mutex;
 use warpfire_env::Device;
 
 use crate::cut::Cut;
-use crate::device::{DeviceSpec, SimDevice};
+use crate::device::SimDevice;
 use crate::medium::{Change, Medium};
 use crate::random::mix;
 use crate::recording::Recording;
+use crate::spec::DeviceSpec;
 use crate::{SimClock, SimRandom};
 
 /// One event of a world's trace. Devices are counted in the order in which they were added.

@@ -248,7 +248,7 @@ fn a_dead_zone_takes_no_write_and_no_reset_and_reads() {
     let world = SimWorld::of(1, 1, &DeviceSpec::zoned("f", 64 * BLOCK, 8 * BLOCK));
     let device = &world.sims()[0];
     device.write(8 * BLOCK, &block(1)).unwrap();
-    device.inject(Fault::DeadZone { offset_bytes: 8 * BLOCK, len_bytes: 8 * BLOCK });
+    device.inject(Fault::DeadZone { offset_bytes: 8 * BLOCK, len_bytes: 8 * BLOCK, is_offline: false });
     assert!(device.write(9 * BLOCK, &block(2)).is_err());
     assert!(device.reset_zone(8 * BLOCK, 8 * BLOCK).is_err());
     assert_eq!(read(device, 8), Ok(1));

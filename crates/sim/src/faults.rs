@@ -8,7 +8,7 @@ use warpfire_sim_env::{Cut, Fault, OpClass, SimRandom, mix};
 
 use crate::op::{Menu, Op, OpSource};
 use crate::session::{Session, StepOutcome, UNREADABLE, Violation, find_state};
-use crate::stack::Shape;
+use crate::stack::{MediaKind, Shape};
 
 /// Most operations before the faults are set, and operations after.
 const OPERATIONS: u64 = 40;
@@ -91,7 +91,11 @@ fn inject(session: &Session, random: &SimRandom, shape: Shape, within: bool) -> 
     for _ in 0..count {
         let nth = usize::try_from(random.below(left.len() as u64)).expect("an index");
         let device = left.swap_remove(nth);
-        let fault = if within {
+        let fault = if shape.kind == MediaKind::Zoned && random.one_in(4) {
+            let zone = random.below(shape.zones);
+            let (offset_bytes, len_bytes) = (zone * shape.zone_bytes, shape.zone_bytes);
+            Fault::DeadZone { offset_bytes, len_bytes, is_offline: random.one_in(2) }
+        } else if within {
             // A full host stops the pool.
             let drawn = || Fault::draw(random, shape.zones * shape.zone_bytes, draw_strikes_within(random));
             std::iter::repeat_with(drawn)

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use warpfire_env::Device;
 use warpfire_log::{Log, LogStore};
 use warpfire_pool::Tuning;
-use warpfire_sim_env::{Cut, DeviceSpec, DistinctNumbers, Fault, SimRandom, SimWorld, mix};
+use warpfire_sim_env::{Cut, DistinctNumbers, Fault, SimRandom, SimWorld, mix};
 use warpfire_units::DeviceIndex;
 
 use crate::op::{Menu, Op, OpSource};
@@ -52,11 +52,13 @@ enum Verb {
     Return,
     Rebuild,
     PowerCut,
-    /// Another shape for new segments, and perhaps for older ones too.
+    /// Another shape for new segments, and perhaps for older ones too, and space kept free for lost devices.
     Tune,
+    /// A zoned drive makes a zone read-only.
+    ZoneDies,
 }
 
-const ALL: [Verb; 10] = [
+const ALL: [Verb; 11] = [
     Verb::Add,
     Verb::AddSpare,
     Verb::UseSpare,
@@ -67,6 +69,7 @@ const ALL: [Verb; 10] = [
     Verb::Rebuild,
     Verb::PowerCut,
     Verb::Tune,
+    Verb::ZoneDies,
 ];
 
 /// The devices, as the run knows them.
@@ -85,7 +88,7 @@ struct Life {
     /// Devices that have left.
     gone: BTreeSet<usize>,
     spares: BTreeSet<usize>,
-    /// Devices that returned and may lack a column.
+    /// Devices that returned or have a zone that died, and may lack a column.
     returned: BTreeSet<usize>,
     done: Vec<(Verb, usize)>,
 }
@@ -239,8 +242,24 @@ impl Life {
                 if self.working().count() < usize::from(data) + usize::from(parity) {
                     return Ok(());
                 }
-                self.tune(Tuning { data, parity, converts, spare_space: 0 })?;
-                usize::from(data) * 100 + usize::from(parity) * 10 + usize::from(converts)
+                let spare_space = self.random.below(2) as u16;
+                if usize::from(spare_space) >= self.working().count() {
+                    return Ok(());
+                }
+                self.tune(Tuning { data, parity, converts, spare_space })?;
+                let shape = usize::from(data) * 100 + usize::from(parity) * 10 + usize::from(converts);
+                usize::from(spare_space) * 1000 + shape
+            }
+            Verb::ZoneDies if self.shape.kind == MediaKind::Zoned && self.may_lose_one() => {
+                let Some(device) = self.draw(self.working()) else { return Ok(()) };
+                let zone = 2 + self.random.below(self.shape.zones - 2);
+                let offset_bytes = zone * self.shape.zone_bytes;
+                let dead =
+                    Fault::DeadZone { offset_bytes, len_bytes: self.shape.zone_bytes, is_offline: false };
+                self.session.world.sims()[device].inject(dead);
+                // A segment that is written there lacks the column until it is rewritten.
+                self.returned.insert(device);
+                device
             }
             _ => return Ok(()),
         };
@@ -263,12 +282,7 @@ impl Life {
     }
 
     fn join(&mut self, is_spare: bool) -> Result<usize, Violation> {
-        let size_bytes = self.shape.zones * self.shape.zone_bytes;
-        let device = self.session.world.add(match self.shape.kind {
-            MediaKind::Conventional => DeviceSpec::conventional("new", size_bytes),
-            MediaKind::AppendOnly => DeviceSpec::append_only("new", size_bytes),
-            MediaKind::Zoned => DeviceSpec::zoned("new", size_bytes, self.shape.zone_bytes),
-        });
+        let device = self.session.world.add(self.shape.spec("new"));
         let pool = self.log().pool();
         let joined = match is_spare {
             true => pool.add_spare(device, false, &DistinctNumbers),

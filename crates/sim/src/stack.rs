@@ -7,9 +7,10 @@ use warpfire_env::{Clock, Device};
 use warpfire_fs::{Fs, FsError, FsOptions, FsSchema};
 use warpfire_log::{Log, LogError};
 use warpfire_meta::{Background, Engine, EngineOptions, MetaError};
-use warpfire_pool::{CreateOptions, Pool, PoolError, Root};
+use warpfire_pool::{ACTIVE_ZONES_MIN, CreateOptions, Pool, PoolError, Root};
 use warpfire_recover::{RecoverError, find_pool};
 use warpfire_sim_env::{DeviceSpec, DistinctNumbers, SimRandom, SimWorld, mix};
+use warpfire_units::BLOCK_BYTES;
 
 /// Bytes of saved state in a root, at most, while the state log has room: little, so that the small pools of
 /// the simulation write the state log as large ones do.
@@ -128,13 +129,27 @@ impl Shape {
     /// Blank devices of this shape.
     #[must_use]
     pub fn world(&self, seed: u64) -> SimWorld {
+        SimWorld::of(seed, self.devices(), &self.spec("dev"))
+    }
+
+    /// A blank device of this shape. A zoned drive is as those that one can buy: its first zones take writes
+    /// anywhere, few others may be active at once, and its zones may have less capacity than size. What it is
+    /// follows from the shape.
+    #[must_use]
+    pub fn spec(&self, name: &str) -> DeviceSpec {
         let size_bytes = self.zones * self.zone_bytes;
-        let spec = match self.kind {
-            MediaKind::Conventional => DeviceSpec::conventional("dev", size_bytes),
-            MediaKind::AppendOnly => DeviceSpec::append_only("dev", size_bytes),
-            MediaKind::Zoned => DeviceSpec::zoned("dev", size_bytes, self.zone_bytes),
-        };
-        SimWorld::of(seed, self.devices(), &spec)
+        match self.kind {
+            MediaKind::Conventional => DeviceSpec::conventional(name, size_bytes),
+            MediaKind::AppendOnly => DeviceSpec::append_only(name, size_bytes),
+            MediaKind::Zoned => {
+                let random = SimRandom::new(mix(size_bytes) ^ mix(self.memtable_bytes));
+                let conventional_zones = u32::try_from(random.below(5)).expect("below 5");
+                let unwritable_bytes = random.below(3) * 20 * BLOCK_BYTES as u64;
+                let limits = (conventional_zones, ACTIVE_ZONES_MIN);
+                let drive = DeviceSpec::zoned_drive(name, size_bytes, self.zone_bytes, limits);
+                drive.with_larger_zones(unwritable_bytes)
+            }
+        }
     }
 
     fn options(&self) -> EngineOptions {

@@ -29,9 +29,9 @@ fn meet(fs: &Warpfire, files: u64) -> Outcome<()> {
 }
 
 /// Case 2: no segment with one loss is touched while one with two is left, and a third device may be lost
-/// once none is left.
+/// once none is left. Of nine devices six are left then, as many as 4 + 2 needs.
 pub fn two_and_a_third(directory: &Path, mib: u64) -> Outcome<()> {
-    let images = images(directory, 8);
+    let images = images(directory, 9);
     let files = mib / FILE_MIB;
     let options = Pool::options().data(4).parity(2).size_bytes((mib * MIB).max(256 * MIB)).zone_bytes(MIB);
     make(&options, &images, files)?;

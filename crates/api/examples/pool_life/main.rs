@@ -7,7 +7,8 @@
 //!
 //! | case | what happens |
 //! |---|---|
-//! | 2 | two of eight devices are lost one after the other, and then a third |
+//! | 1 | a device is rebuilt, and the bytes are counted |
+//! | 2 | two of nine devices are lost one after the other, and then a third |
 //! | 3 | a sparse pool of 1 TiB loses a device, empty and with little data |
 //! | 4 | a device is away while the pool is written, and comes back |
 //! | 5 | devices join, leave and are replaced under load, and the process is killed twenty times in each |
@@ -16,6 +17,7 @@
 mod bench_pool;
 mod kills;
 mod losses;
+mod rebuild;
 mod shape;
 
 use std::path::PathBuf;
@@ -34,11 +36,12 @@ fn main() -> Outcome<()> {
     }
     let directory = PathBuf::from(arguments.first().ok_or("name a directory for the images")?);
     let chosen: Vec<u32> = arguments[1..].iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
-    for case in [2, 3, 4, 5, 7] {
+    for case in [1, 2, 3, 4, 5, 7] {
         if !chosen.is_empty() && !chosen.contains(&case) {
             continue;
         }
         match case {
+            1 => rebuild::one(&directory, mib)?,
             2 => losses::two_and_a_third(&directory, mib)?,
             3 => losses::sparse(&directory, mib)?,
             4 => losses::away_and_back(&directory, mib)?,

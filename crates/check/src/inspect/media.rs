@@ -98,6 +98,8 @@ fn device_table(loaded: &LoadedPool) -> DumpValue {
             ("joined_epoch", entry.joined.into()),
             ("seen_epoch", entry.seen.epoch.into()),
             ("seen_sequence", entry.seen.sequence.into()),
+            ("life_written_bytes", entry.life.written_bytes.into()),
+            ("life_resets", entry.life.resets.into()),
         ])
     });
     DumpValue::List(entries.collect())

@@ -165,7 +165,8 @@ fn dump_root(device: &SimDevice, text: &mut String) -> u64 {
         dump.number(4, "  seen: epoch {}");
         dump.field(8, "  seen: session");
         dump.number(8, "  seen: sequence {}");
-        dump.zeroes(16);
+        dump.number(8, "  life: {} bytes written");
+        dump.number(8, "  life: {} zones reset");
     }
     dump.heading("log state");
     dump.field(4, "magic WfLg");

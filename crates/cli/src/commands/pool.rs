@@ -104,8 +104,12 @@ pub fn warn_if_degraded(pool: &Warpfire) {
     let lost: Vec<String> =
         stats.devices.iter().filter(|device| !device.is_present()).map(ToString::to_string).collect();
     if !lost.is_empty() {
+        let rest = match stats.losses_left {
+            Some(_) => "all data can still be read",
+            None => "some data cannot be read without them",
+        };
         note(format_args!(
-            "the pool is degraded: {} of {} devices {} ({}); all data can still be read",
+            "the pool is degraded: {} of {} devices {} ({}); {rest}",
             lost.len(),
             stats.devices.len(),
             away_words(stats.devices.iter().map(|device| device.state)),

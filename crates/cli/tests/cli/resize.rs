@@ -36,6 +36,7 @@ fn image_files_grow_and_shrink_and_the_pool_with_them() {
     let free = available(&fixture, "pool");
     let said = resize("--dry-run pool pool/0.img 40M").succeeded();
     assert!(said.starts_with("the pool would use 40 MiB of pool/0.img, where it uses 64 MiB"), "{said}");
+    assert!(said.ends_with(" will be free for files\n"), "{said}");
     assert_eq!((len(&fixture, "pool/0.img"), available(&fixture, "pool")), (64 * MIB, free));
     for image in ["pool/0.img", "pool/1.img"] {
         let said = resize(&format!("pool {image} 40M")).succeeded();

@@ -89,3 +89,29 @@ fn a_mounted_pool_gets_another_shape_while_it_is_written() {
     pool.0.run(["fsck", "pool"]).succeeded();
     assert_two_may_be_lost(&pool.0, &[("before", before)]);
 }
+
+/// After m was raised, the older data can spare one device only.
+#[test]
+fn older_data_may_need_devices_that_newer_data_does_not() {
+    let fixture = Fixture::pool(6, 4, 1, 32);
+    let content = bytes(1, 5 << 20);
+    fixture.local("file", &content);
+    fixture.run(["cp", "file", "pool:/"]).succeeded();
+    fixture.run(["tune", "pool", "--data", "3", "--parity", "2"]).succeeded();
+    for away in [1, 2] {
+        std::fs::rename(fixture.path(&format!("pool/{away}.img")), fixture.path(&format!("{away}.img")))
+            .expect("a device goes");
+    }
+    let refused = fixture.run(["touch", "pool:/new"]);
+    assert_eq!(refused.code, 3);
+    for words in ["2 devices are missing, and some data cannot be read without: device 1", "--degraded"] {
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    }
+    for away in [1, 2] {
+        std::fs::rename(fixture.path(&format!("{away}.img")), fixture.path(&format!("pool/{away}.img")))
+            .expect("the device is back");
+    }
+    fixture.run(["touch", "pool:/new"]).succeeded();
+    fixture.run(["cp", "pool:/file", "back"]).succeeded();
+    assert!(std::fs::read(fixture.path("back")).expect("copied") == content);
+}

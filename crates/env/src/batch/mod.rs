@@ -21,6 +21,7 @@
 mod abandoned;
 mod ring;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +39,9 @@ use ring::{PieceRequest, Ring, RingPiece, Shortfall};
 /// on a sparse file each of them also locks the filesystem's allocator (with 256 KiB, `examples/rates.rs`
 /// fills a sparse file a quarter slower).
 pub const PIECE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Bytes of a write or read for which another thread pays.
+const BESIDE_BYTES_MIN: usize = 64 << 10;
 
 /// The action of one operation. Buffers should be aligned to 4096 bytes (`AlignedBuf`); an unaligned buffer
 /// costs a copy.
@@ -110,6 +114,15 @@ impl<'a> DeviceOp<'a> {
             OpKind::Read(..) => "read",
             OpKind::Write(..) => "write",
             OpKind::Flush => "flush",
+        }
+    }
+
+    /// Whether it takes so long that another thread for it pays.
+    fn is_long(&self) -> bool {
+        match &self.kind {
+            OpKind::Read(_, buf) => buf.len() >= BESIDE_BYTES_MIN,
+            OpKind::Write(_, buf) => buf.len() >= BESIDE_BYTES_MIN,
+            OpKind::Flush => true,
         }
     }
 
@@ -233,7 +246,7 @@ impl<'a> DeviceOp<'a> {
 /// Runs a batch over a set of devices and returns when every operation has ended. Each operation holds its
 /// own result. The order within a batch is undefined, so a flush belongs in a later batch than its writes.
 /// Only a device without a descriptor, such as a zoned one, does its operations one after the other in the
-/// order of the batch.
+/// order of the batch. Several zoned drives work at the same time, each on a thread of its own.
 ///
 /// # Panics
 /// If an operation names a device outside the set.
@@ -255,11 +268,8 @@ pub fn run_batch(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
     let mut shortfalls = Vec::new();
     // Operations that the ring cannot take run on this thread, while the kernel works on the pieces.
     let run_the_rest = || {
-        let mut late = Vec::new();
-        for &n in &alone {
-            let op = &mut ops[n];
-            op.run_alone(&*devices[op.device], &mut late);
-        }
+        let ops = ops.iter_mut().enumerate().filter(|(n, _)| alone.binary_search(n).is_ok());
+        run_beside(devices, ops.map(|(_, op)| op).collect());
     };
     let while_waiting = (!alone.is_empty()).then_some(run_the_rest);
     // SAFETY: `ops` borrows the buffers and `devices` holds the descriptors until this function returns; late
@@ -310,8 +320,40 @@ fn worth_a_ring(devices: &[Arc<dyn Device>], ops: &[DeviceOp<'_>]) -> bool {
 }
 
 fn run_each(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
+    if ops.len() > 1 && ops.iter().any(|op| devices[op.device].works_beside_others()) {
+        return run_beside(devices, ops.iter_mut().collect());
+    }
     let mut late = Vec::new();
     for op in ops {
         op.run_alone(&*devices[op.device], &mut late);
     }
+}
+
+/// Does operations by the devices' own calls: those of each device in their order, and those of devices that
+/// can work beside others at the same time.
+fn run_beside<'b>(devices: &[Arc<dyn Device>], ops: Vec<&mut DeviceOp<'b>>) {
+    let is_beside = |op: &DeviceOp<'_>| devices[op.device].works_beside_others() && op.is_long();
+    let busy: BTreeSet<usize> = ops.iter().filter(|op| is_beside(op)).map(|op| op.device).collect();
+    let mut beside: BTreeMap<usize, Vec<&mut DeviceOp<'b>>> = BTreeMap::new();
+    let mut here = Vec::new();
+    for op in ops {
+        if busy.contains(&op.device) { beside.entry(op.device).or_default().push(op) } else { here.push(op) }
+    }
+    let run = |ops: Vec<&mut DeviceOp<'b>>| {
+        let mut late = Vec::new();
+        for op in ops {
+            op.run_alone(&*devices[op.device], &mut late);
+        }
+    };
+    // This thread does those of one device, so that one device needs no other thread.
+    here.extend(beside.pop_first().into_iter().flat_map(|(_, ops)| ops));
+    if beside.is_empty() {
+        return run(here);
+    }
+    std::thread::scope(|scope| {
+        for ops in beside.into_values() {
+            scope.spawn(|| run(ops));
+        }
+        run(here);
+    });
 }

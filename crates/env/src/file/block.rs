@@ -95,9 +95,9 @@ impl BlkZone {
         self.start * SECTOR_BYTES
     }
 
-    /// Whether every sector of the zone can be written.
-    pub fn is_wholly_writable(&self) -> bool {
-        self.capacity == self.len
+    /// Bytes of the zone that can be written.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.capacity * SECTOR_BYTES
     }
 
     /// Bytes before the write pointer; `None` if the zone takes no more writes.

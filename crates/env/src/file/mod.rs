@@ -32,6 +32,7 @@ use warpfire_units::BLOCK_BYTES;
 
 use crate::buf::AlignedBuf;
 use crate::device::{Device, DeviceError, DeviceInfo, ZoneReport};
+use crate::zone_map::ZoneMap;
 
 use bounded::LateCalls;
 
@@ -94,6 +95,8 @@ pub struct FileDevice {
     info: DeviceInfo,
     kind: BackingKind,
     direct: bool,
+    /// Where the bytes lie that callers see.
+    zone_map: ZoneMap,
     /// Discards and resets that were too late and have not ended.
     late: LateCalls,
 }
@@ -137,7 +140,11 @@ impl FileDevice {
             return Ok(());
         }
         let (op, kind, file) = (how.name(), self.kind, Arc::clone(&self.file));
-        let call = move || how.call(&file, kind, offset_bytes, len_bytes);
+        let (place, whole_bytes) = match how {
+            RangeDrop::Reset => (self.zone_map.place(offset_bytes), self.zone_map.stride_bytes()),
+            RangeDrop::Discard | RangeDrop::Nothing => (offset_bytes, len_bytes),
+        };
+        let call = move || how.call(&file, kind, place, whole_bytes);
         let outcome = match limit {
             None => call(),
             Some(limit) => self.late.bounded(limit, call).ok_or_else(|| {
@@ -151,6 +158,38 @@ impl FileDevice {
     /// Whether the kernel accepts this buffer without a copy.
     fn takes(&self, buf: &[u8]) -> bool {
         !self.direct || buf.as_ptr().addr().is_multiple_of(BLOCK_BYTES)
+    }
+
+    /// Reads bytes that lie in one piece.
+    fn read_piece(&self, place: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        if self.takes(buf) {
+            return self.read_all(place, buf);
+        }
+        let mut bounce = AlignedBuf::zeroed(buf.len().min(BOUNCE_BYTES));
+        let mut at = place;
+        for out in buf.chunks_mut(BOUNCE_BYTES) {
+            let bounce = &mut bounce[..out.len()];
+            self.read_all(at, bounce)?;
+            out.copy_from_slice(bounce);
+            at += out.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes that lie in one piece.
+    fn write_piece(&self, place: u64, buf: &[u8]) -> Result<(), DeviceError> {
+        if self.takes(buf) {
+            return self.write_all(place, buf);
+        }
+        let mut bounce = AlignedBuf::zeroed(buf.len().min(BOUNCE_BYTES));
+        let mut at = place;
+        for from in buf.chunks(BOUNCE_BYTES) {
+            let bounce = &mut bounce[..from.len()];
+            bounce.copy_from_slice(from);
+            self.write_all(at, bounce)?;
+            at += from.len() as u64;
+        }
+        Ok(())
     }
 
     fn read_all(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
@@ -201,34 +240,14 @@ impl Device for FileDevice {
 
     fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
         self.info.check_range(offset_bytes, buf.len() as u64)?;
-        if self.takes(buf) {
-            return self.read_all(offset_bytes, buf);
-        }
-        let mut bounce = AlignedBuf::zeroed(buf.len().min(BOUNCE_BYTES));
-        let mut at = offset_bytes;
-        for out in buf.chunks_mut(BOUNCE_BYTES) {
-            let bounce = &mut bounce[..out.len()];
-            self.read_all(at, bounce)?;
-            out.copy_from_slice(bounce);
-            at += out.len() as u64;
-        }
-        Ok(())
+        let mut pieces = self.zone_map.pieces(offset_bytes, buf.len());
+        pieces.try_for_each(|(place, range)| self.read_piece(place, &mut buf[range]))
     }
 
     fn write(&self, offset_bytes: u64, buf: &[u8]) -> Result<(), DeviceError> {
         self.info.check_range(offset_bytes, buf.len() as u64)?;
-        if self.takes(buf) {
-            return self.write_all(offset_bytes, buf);
-        }
-        let mut bounce = AlignedBuf::zeroed(buf.len().min(BOUNCE_BYTES));
-        let mut at = offset_bytes;
-        for from in buf.chunks(BOUNCE_BYTES) {
-            let bounce = &mut bounce[..from.len()];
-            bounce.copy_from_slice(from);
-            self.write_all(at, bounce)?;
-            at += from.len() as u64;
-        }
-        Ok(())
+        let mut pieces = self.zone_map.pieces(offset_bytes, buf.len());
+        pieces.try_for_each(|(place, range)| self.write_piece(place, &buf[range]))
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
@@ -266,10 +285,14 @@ impl Device for FileDevice {
         let Some(zones) = self.info.zones else { return Ok(None) };
         self.info.check_range(offset_bytes, zones.zone_bytes)?;
         let failed = |errno| self.error("report", offset_bytes, zones.zone_bytes, errno);
-        let reported = block::report_zones(&self.file, offset_bytes, 1).map_err(failed)?;
+        let place = self.zone_map.place(offset_bytes);
+        let reported = block::report_zones(&self.file, place, 1).map_err(failed)?;
         let zone = reported.first().ok_or(Errno::INVAL).map_err(failed)?;
         match zone.written_bytes() {
-            Some(written_bytes) => Ok(Some(ZoneReport { written_bytes, is_active: zone.is_active() })),
+            Some(written_bytes) => {
+                let written_bytes = written_bytes.min(zones.zone_bytes);
+                Ok(Some(ZoneReport { written_bytes, is_active: zone.is_active() }))
+            }
             None => {
                 let reason = "the zone is read-only or offline".to_owned();
                 Err(DeviceError::Zone { device: self.info.name.clone(), offset_bytes, reason })
@@ -280,8 +303,8 @@ impl Device for FileDevice {
     fn active_zones(&self) -> Result<Vec<u64>, DeviceError> {
         let mut active = Vec::new();
         if self.kind == BackingKind::Zoned {
-            block::for_each_zone(&self.file, self.info.size_bytes, |zone| {
-                active.extend(zone.is_active().then(|| zone.start_bytes()));
+            block::for_each_zone(&self.file, self.zone_map.place(self.info.size_bytes), |zone| {
+                active.extend(zone.is_active().then(|| self.zone_map.seen_at(zone.start_bytes())));
                 Ok::<(), Errno>(())
             })
             .map_err(|errno| self.error("report", 0, self.info.size_bytes, errno))?;
@@ -295,7 +318,8 @@ impl Device for FileDevice {
             return Ok(());
         };
         debug_assert_eq!(zones.zone_bytes, len_bytes, "a whole zone is finished");
-        let finished = block::finish_zones(&self.file, offset_bytes, len_bytes);
+        let (place, whole_bytes) = (self.zone_map.place(offset_bytes), self.zone_map.stride_bytes());
+        let finished = block::finish_zones(&self.file, place, whole_bytes);
         finished.map_err(|errno| self.error("finish", offset_bytes, len_bytes, errno))
     }
 
@@ -309,15 +333,19 @@ impl Device for FileDevice {
         }
         let mut file = &*self.file;
         let end_bytes = file.seek(SeekFrom::End(0)).map_err(failed)?;
-        let found_bytes = end_bytes - end_bytes % BLOCK_BYTES as u64;
+        let found_bytes = self.zone_map.seen_bytes(end_bytes - end_bytes % BLOCK_BYTES as u64);
         if size_bytes.is_some_and(|wanted| wanted > found_bytes) {
             let (device, reason) = (self.info.name.clone(), format!("it has {found_bytes} bytes"));
             return Err(DeviceError::Invalid { device, reason });
         }
-        let (kind, direct) = (self.kind, self.direct);
+        let (kind, direct, zone_map) = (self.kind, self.direct, self.zone_map);
         let info = DeviceInfo { size_bytes: found_bytes, ..self.info.clone() };
         let (file, late) = (Arc::clone(&self.file), self.late.clone());
-        Ok(Arc::new(FileDevice { file, info, kind, direct, late }))
+        Ok(Arc::new(FileDevice { file, info, kind, direct, zone_map, late }))
+    }
+
+    fn works_beside_others(&self) -> bool {
+        self.kind == BackingKind::Zoned
     }
 
     fn raw_fd(&self) -> Option<RawFd> {

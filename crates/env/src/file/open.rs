@@ -13,6 +13,7 @@ use warpfire_units::BLOCK_BYTES;
 use super::{BackingKind, FileDevice, LateCalls, block};
 use crate::buf::AlignedBuf;
 use crate::device::{DeviceInfo, ZoneInfo};
+use crate::zone_map::ZoneMap;
 
 /// Why a file or block device could not be opened or created.
 #[derive(Debug, thiserror::Error)]
@@ -184,14 +185,17 @@ impl FileDevice {
             rustix::fs::fcntl_setfl(&file, flags - OFlags::DIRECT).map_err(|e| system(e.into()))?;
             direct = false;
         }
-        let zones = if is_block { zones_of(&file, path, size_bytes)? } else { None };
+        let zoned = if is_block { zones_of(&file, path, size_bytes)? } else { None };
+        let zones = zoned.map(|(zones, _)| zones);
+        let zone_map = zoned.map_or(ZoneMap::PLAIN, |(_, zone_map)| zone_map);
         let kind = match (is_block, zones) {
             (false, _) => BackingKind::Regular,
             (true, None) => BackingKind::Block,
             (true, Some(_)) => BackingKind::Zoned,
         };
+        let size_bytes = zone_map.seen_bytes(size_bytes);
         let info = DeviceInfo { name: path.display().to_string(), size_bytes, zones };
-        Ok(FileDevice { file: file.into(), info, kind, direct, late: LateCalls::default() })
+        Ok(FileDevice { file: file.into(), info, kind, direct, zone_map, late: LateCalls::default() })
     }
 }
 
@@ -262,37 +266,45 @@ fn reads_directly(file: &File) -> bool {
     rustix::io::pread(file, &mut block[..], 0) != Err(Errno::INVAL)
 }
 
-/// The zones of a block device; `None` if it is not zoned. Refuses devices with zones that differ in kind or
-/// capacity: the pool needs every zone whole and sequential.
-fn zones_of(file: &File, path: &Path, size_bytes: u64) -> Result<Option<ZoneInfo>, OpenError> {
+/// The zones of a block device, and where their writable bytes lie; `None` if it is not zoned. Refuses
+/// devices with zones that differ in kind or capacity: the pool needs zones of one size, and sequential ones.
+fn zones_of(file: &File, path: &Path, size_bytes: u64) -> Result<Option<(ZoneInfo, ZoneMap)>, OpenError> {
     let system = |errno: Errno| OpenError::System { path: path.to_owned(), source: errno.into() };
     let refuse = |reason| Err(OpenError::Zones { path: path.to_owned(), reason });
-    let zone_bytes = block::zone_bytes(file).map_err(system)?;
-    if zone_bytes == 0 {
+    let stride_bytes = block::zone_bytes(file).map_err(system)?;
+    if stride_bytes == 0 {
         return Ok(None);
     }
-    if !zone_bytes.is_multiple_of(BLOCK_BYTES as u64) || !size_bytes.is_multiple_of(zone_bytes) {
+    if !stride_bytes.is_multiple_of(BLOCK_BYTES as u64) || !size_bytes.is_multiple_of(stride_bytes) {
         return refuse("the device is not whole zones of whole blocks");
     }
-    let (mut conventional_zones, mut refused) = (0, None);
+    let (mut conventional_zones, mut capacity_bytes, mut refused) = (0, None, None);
     block::for_each_zone(file, size_bytes, |zone| {
-        if zone.is_conventional() && zone.start_bytes() == u64::from(conventional_zones) * zone_bytes {
+        if zone.is_conventional() && zone.start_bytes() == u64::from(conventional_zones) * stride_bytes {
             conventional_zones += 1;
         } else if zone.is_conventional() {
             refused = Some("a zone that takes writes anywhere lies behind one that does not");
         } else if !zone.is_sequential() {
             refused = Some("a zone is not for sequential writes");
-        } else if !zone.is_wholly_writable() {
-            refused = Some("a zone's capacity is less than its size");
+        } else if zone.written_bytes().is_some()
+            && *capacity_bytes.get_or_insert(zone.capacity_bytes()) != zone.capacity_bytes()
+        {
+            // A zone that takes no more writes may have any capacity.
+            refused = Some("zones differ in capacity");
         }
         Ok::<(), Errno>(())
     })
     .map_err(system)?;
+    let zone_bytes = capacity_bytes.unwrap_or(stride_bytes);
+    if zone_bytes == 0 || zone_bytes > stride_bytes || !zone_bytes.is_multiple_of(BLOCK_BYTES as u64) {
+        refused = refused.or(Some("the capacity of a zone is not whole blocks of it"));
+    }
     if let Some(reason) = refused {
         return refuse(reason);
     }
     let active_zones_max = active_zones_max(file).map_err(system)?;
-    Ok(Some(ZoneInfo { zone_bytes, conventional_zones, active_zones_max }))
+    let zones = ZoneInfo { zone_bytes, conventional_zones, active_zones_max };
+    Ok(Some((zones, ZoneMap::new(zone_bytes, stride_bytes))))
 }
 
 /// Most zones of the device that may be active at once, as the kernel reports; 0 if there is no limit.

@@ -89,7 +89,7 @@ fn each_field_is_held_to_its_range() {
         (64, 191, FIELD),
         (66, 16, FIELD),
         (80, 1, WISHES),
-        (80, 2, FEATURES),
+        (80, 4, FEATURES),
         (87, 0x80, FEATURES),
         (96, 0, LABEL),
         (97, 7, LABEL),
@@ -172,6 +172,19 @@ fn a_table_entry_is_held_to_its_range() {
         bad[at] = value;
         assert_eq!(sample(&bad).decode_body(&bad), Err(TABLE), "byte {at} is {value}");
     }
+    let life = DeviceLife { written_bytes: 0x0102, resets: 3 };
+    let lived = DeviceEntry { life, ..table()[1] };
+    let with_life = encode_body(&[table()[0], lived, table()[2]], b"");
+    assert_eq!(with_life[112..128], [2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+    let counting = RootHeader { counts_lives: true, ..sample(&with_life) };
+    assert_eq!(counting.decode_body(&with_life).unwrap().0[1], lived);
+    let mut block = vec![0; BLOCK_BYTES];
+    counting.encode(&mut block);
+    assert_eq!((block[80], RootHeader::decode(&block)), (2, Ok(counting)));
+    // Each table has one encoding: the feature is there exactly if something is counted.
+    assert_eq!(sample(&with_life).decode_body(&with_life), Err(TABLE));
+    let without = RootHeader { counts_lives: true, ..sample(&body) };
+    assert_eq!(without.decode_body(&body), Err(TABLE));
     let spare = DeviceEntry { is_spare: true, ..table()[0] };
     let with_spare = encode_body(&[spare, table()[1], table()[2]], b"");
     assert_eq!(with_spare[21], 4);

@@ -75,6 +75,9 @@ pub(super) fn accept(
                     case,
                     "the last group of the commit log is torn and is left out: its sync had not returned"
                 );
+                // Missing devices may be why it looks torn: then its sync may have returned.
+                let is_new = |d: &&SegmentDescriptor| !segments.contains_key(&d.id);
+                with_last.values().filter(is_new).for_each(|d| pool.note_refused(d));
                 refused = Some(group.barrier);
             }
         }

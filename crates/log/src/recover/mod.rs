@@ -145,7 +145,7 @@ impl Log {
             assert_eq!(descriptor.state, SegmentState::Sealed, "recovery seals every segment");
             pool.adopt(descriptor).map_err(unreadable)?;
         }
-        pool.check_covered().map_err(|e| unreadable(e.into()))?;
+        pool.refuse_uncovered().map_err(|e| unreadable(e.into()))?;
         pool.look_for_newer_session();
         let (current, resilvered) = if pool.is_for_reading() {
             (None, Vec::new())

@@ -45,6 +45,8 @@
 
 // Changes the set of devices: they join, leave, go offline and come back.
 mod changes;
+// Counts of each device, of this session and of all.
+mod counts;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -55,11 +57,12 @@ use arc_swap::ArcSwap;
 use warpfire_env::sync::Mutex;
 use warpfire_env::{Device, DeviceError, DeviceOp, LendableBytes, OpKind, TimeLimit, run_batch, unanswered};
 use warpfire_format::Uuid;
-use warpfire_format::root::{DeviceEntry, DeviceUse};
+use warpfire_format::root::{DeviceEntry, DeviceLife, DeviceUse};
 use warpfire_units::{DeviceIndex, ZoneIndex};
 
 use crate::device::closed_device::ClosedDevice;
-use crate::device::counters::{DeviceCounters, LiveCounters};
+use crate::device::counters::LiveCounters;
+use crate::device::dead_zones::DeadZones;
 
 /// How long a read waits for a device before the other columns of its stripe stand in. A healthy drive
 /// takes milliseconds, one that reads a bad block again and again a second or two.
@@ -110,6 +113,7 @@ pub(crate) struct Devices {
     losses: AtomicUsize,
     /// Whether the pool is open for reading.
     for_reading: bool,
+    dead_zones: DeadZones,
     last_failure: Mutex<Option<DeviceError>>,
 }
 
@@ -136,6 +140,8 @@ pub(crate) struct Member {
     /// Whether the pool does not use it, until it is taken online.
     pub is_kept_offline: bool,
     pub is_spare: bool,
+    /// What earlier sessions did to it.
+    life_before: DeviceLife,
     /// The end of the zones that stay in use; the columns in zones from there on move away.
     pub kept_zones: ZoneIndex,
     /// Whether no durable root names it yet.
@@ -215,6 +221,7 @@ impl DeviceSet {
             is_leaving: entry.is_leaving,
             is_kept_offline: entry.is_kept_offline,
             is_spare: entry.is_spare,
+            life_before: entry.life,
             kept_zones: ALL_ZONES,
             is_joining,
             is_gone: entry.state == DeviceUse::Gone,
@@ -277,6 +284,7 @@ impl Devices {
             lost: AtomicUsize::new(lost),
             losses: AtomicUsize::new(0),
             for_reading,
+            dead_zones: DeadZones::default(),
             last_failure: Mutex::new(None),
         }
     }
@@ -344,6 +352,14 @@ impl Devices {
     /// Whether the device takes writes, and has missed none since this moment.
     pub(crate) fn writes_since(&self, index: DeviceIndex, moment: u64) -> bool {
         self.set.load().opened(index).is_some_and(|(_, _, state)| state.is_written_since(moment))
+    }
+
+    /// Whether a column in the zone with the byte `at` gets every stripe: its device takes writes and has
+    /// missed none since this moment, and the zone is not dead.
+    pub(crate) fn writes_zone_since(&self, index: DeviceIndex, at: u64, moment: u64) -> bool {
+        self.set.load().opened(index).is_some_and(|(_, device, state)| {
+            state.is_written_since(moment) && !self.dead_zones.contains(&**device, index, at)
+        })
     }
 
     /// Devices that take writes, in index order.
@@ -443,7 +459,7 @@ impl Devices {
         self.write_op_since(u64::MAX, at, bytes)
     }
 
-    /// As `write_op`, and `None` if the device has missed a write since this moment.
+    /// As `write_op`, and `None` if the device has missed a write since this moment, or the zone is dead.
     pub(crate) fn write_op_since<'a>(
         &self,
         moment: u64,
@@ -452,8 +468,8 @@ impl Devices {
     ) -> Option<DeviceOp<'a>> {
         assert!(!self.for_reading, "{UNWRITTEN}");
         let set = self.set.load();
-        let (slot, _, state) = set.opened(at.0)?;
-        let is_written = state.is_written_since(moment);
+        let (slot, device, state) = set.opened(at.0)?;
+        let is_written = state.is_written_since(moment) && !self.dead_zones.contains(&**device, at.0, at.1);
         is_written.then(|| DeviceOp::write_within(slot, at.1, bytes, self.write_limit()))
     }
 
@@ -488,8 +504,14 @@ impl Devices {
                     tally.flushes.fetch_add(1, Relaxed);
                 }
             }
-            if let Err(e) = &op.result {
-                self.note_failure(slot_state, e, op.kind());
+            let Err(error) = &op.result else { continue };
+            let is_of_zone = |at: u64| {
+                let device = &*set.opened[op.device];
+                self.dead_zones.note_failed_write(device, slot_state.index, at, error)
+            };
+            match op.kind() {
+                OpKind::Write(at, _) if is_of_zone(*at) => _ = tally.errors.fetch_add(1, Relaxed),
+                kind => self.note_failure(slot_state, error, kind),
             }
         }
     }
@@ -522,7 +544,10 @@ impl Devices {
             Some(limit) => device.reset_zone_within(at, len, limit.wait_max),
             None => device.reset_zone(at, len),
         };
-        let Err(error) = reset else { return Ok(()) };
+        let Err(error) = reset else {
+            self.dead_zones.revive(index, at);
+            return Ok(());
+        };
         self.note_refused_reset(&**device, slot_state, &error);
         let is_lost = matches!(error, DeviceError::Gone { .. } | DeviceError::Late { .. });
         if is_lost || device.info().zones.is_some() { Err(error) } else { Ok(()) }
@@ -649,22 +674,5 @@ impl Devices {
             Some(e) => Arc::from(e.to_string()),
             None => Arc::from("devices are missing"),
         }
-    }
-
-    pub(crate) fn count_checksum_error(&self, index: DeviceIndex) {
-        if let Some((_, _, state)) = self.set.load().opened(index) {
-            state.tally.checksum_errors.fetch_add(1, Relaxed);
-        }
-    }
-
-    pub(crate) fn count_identity_error(&self, index: DeviceIndex) {
-        if let Some((_, _, state)) = self.set.load().opened(index) {
-            state.tally.identity_errors.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// Counts of the device since it was opened; zero if it is missing.
-    pub(crate) fn counters(&self, index: DeviceIndex) -> DeviceCounters {
-        self.set.load().opened(index).map_or_else(Default::default, |(_, _, state)| state.tally.snapshot())
     }
 }

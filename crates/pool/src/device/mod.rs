@@ -8,10 +8,14 @@ pub(crate) mod active_zones;
 pub(crate) mod capacity;
 // Counts the operations on each device.
 pub(crate) mod counters;
+// Notes the zones that take no writes although their devices do.
+mod dead_zones;
 // Runs operations on the devices and tracks the health of each.
 pub(crate) mod devices;
 // Chooses the zone size of a pool and the shape of a segment.
 pub(crate) mod geometry;
+// Finds the room that is there after a change of the devices.
+pub(crate) mod planned_space;
 // Counts the zones that are kept free for the columns of lost devices.
 mod spare_space;
 // Finds zones that no stripe can use, and what would make them usable.

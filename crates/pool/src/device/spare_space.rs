@@ -56,16 +56,42 @@ impl Inner {
         self.spare_space(zones, devices, wished).per_device()
     }
 
+    /// As `spare_zones`, after the device that `leaves` has left, when `present` devices take columns and the
+    /// largest one has so many zones for segments.
+    pub(crate) fn spare_zones_after(
+        &self,
+        zones: &Zones,
+        leaves: Option<DeviceIndex>,
+        present: u64,
+        largest: u64,
+    ) -> u64 {
+        let wished = self.wishes.lock().spare_space;
+        if wished == 0 {
+            return 0;
+        }
+        let devices = self.devices.all_allocatable();
+        let mut after = SpareSpace { present, largest, ..self.spare_space(zones, &devices, wished) };
+        // Its columns have moved.
+        if let Some(device) = leaves.filter(|device| !self.devices.writable(*device)) {
+            after.lost = after.lost.saturating_sub(1);
+            after.unbuilt = after.unbuilt.saturating_sub(self.unbuilt_zones(zones, device));
+        }
+        after.per_device()
+    }
+
+    /// Zones of a device that are in use.
+    fn unbuilt_zones(&self, zones: &Zones, index: DeviceIndex) -> u64 {
+        let unused = zones.free_on(index) as u64 + u64::from(zones.retired_on(index) + FIRST_SEGMENT_ZONE.0);
+        u64::from(zones.count_on(index)).saturating_sub(unused)
+    }
+
     fn spare_space(&self, zones: &Zones, devices: &[DeviceIndex], wished: u16) -> SpareSpace {
         let set_aside = FIRST_SEGMENT_ZONE.0;
         let members = self.devices.members().into_iter();
         let members = members.filter(|(_, member)| !member.is_gone && !member.is_spare);
         let all: Vec<(DeviceIndex, u32)> = members.map(|(index, member)| (index, member.zones)).collect();
         let is_lost = |index: &DeviceIndex| !self.devices.writable(*index);
-        let unbuilt = |index: DeviceIndex| {
-            let unused = zones.free_on(index) as u64 + u64::from(zones.retired_on(index) + set_aside);
-            u64::from(zones.count_on(index)).saturating_sub(unused)
-        };
+        let unbuilt = |index: DeviceIndex| self.unbuilt_zones(zones, index);
         SpareSpace {
             wished: wished.into(),
             lost: all.iter().filter(|(index, _)| is_lost(index)).count() as u64,

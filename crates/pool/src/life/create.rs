@@ -9,7 +9,7 @@ use std::sync::Arc;
 use warpfire_env::{AlignedBuf, Device, DeviceError, Random, Timestamp};
 use warpfire_format::Uuid;
 use warpfire_format::root::{
-    DEVICES_MAX, DeviceEntry, DeviceUse, PoolLabel, RootPoint, RootWishes, ZONE_BLOCKS_MIN,
+    DEVICES_MAX, DeviceEntry, DeviceLife, DeviceUse, PoolLabel, RootPoint, RootWishes, ZONE_BLOCKS_MIN,
 };
 use warpfire_format::segment::SegmentKind;
 use warpfire_units::{BLOCK_BYTES, COLUMNS_MAX, PARITY_MAX};
@@ -20,7 +20,7 @@ use crate::device::geometry::{
 };
 use crate::error::{DeviceSetError, PoolError};
 use crate::life::find_roots::{find_roots, possible_zone_bytes, unsupported_root};
-use crate::life::open::PoolIdentity;
+use crate::life::open::{Opening, PoolIdentity};
 use crate::life::roots::{RootEnd, Roots, random_session};
 use crate::pool::Pool;
 
@@ -73,6 +73,7 @@ impl Pool {
             is_spare: false,
             joined: 1,
             seen: RootPoint { epoch: 1, session, sequence: 1 },
+            life: DeviceLife::default(),
         };
         let identity = PoolIdentity {
             uuid: random_uuid(random),
@@ -83,7 +84,7 @@ impl Pool {
             epoch: 1,
             epoch_of_roots: 0,
             may_be_older: false,
-            for_reading: false,
+            opening: Opening::Writing,
             old_copies: Vec::new(),
             table: devices.iter().map(entry).collect(),
         };

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use warpfire_env::{Device, Random, unanswered};
-use warpfire_format::root::{DEVICES_MAX, DeviceEntry, DeviceUse, PoolLabel};
+use warpfire_format::root::{DEVICES_MAX, DeviceEntry, DeviceLife, DeviceUse, PoolLabel};
 use warpfire_units::{DeviceIndex, ZoneIndex};
 
 use crate::device::active_zones::{finish_old_zones, has_too_few};
@@ -108,6 +108,7 @@ impl Pool {
             is_spare,
             joined: self.epoch(),
             seen: point,
+            life: DeviceLife::default(),
         };
         let index = DeviceIndex(u16::try_from(roots.table.len()).expect("the table has room"));
         inner.devices.begin_join(&entry, device);
@@ -592,7 +593,7 @@ impl Inner {
         }
         let whole = whole_root(device.as_ref(), &found);
         let newest = whole.as_ref().map_or(header, |root| &root.header);
-        let like = self.root_header(roots, &[], roots.inherits, false);
+        let like = self.root_header(roots, &roots.table, &[], roots.inherits, false);
         // Another session of this epoch may have written stripes with identities that this one assigns.
         let epoch = self.epoch.load(Relaxed);
         let is_foreign = |root: &FoundRoot| {

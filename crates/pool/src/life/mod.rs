@@ -1,5 +1,7 @@
 //! The life of a pool: it is created, opened, recovered and repaired.
 
+// Whether the devices that were opened are enough for each segment.
+mod covered;
 // Makes a pool out of blank devices.
 pub(crate) mod create;
 // Keeps a state of the devices readable while the pool goes on.

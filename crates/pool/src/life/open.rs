@@ -45,7 +45,7 @@ pub(crate) struct PoolIdentity {
     pub epoch_of_roots: u32,
     /// Whether the missing devices may hold a newer state.
     pub may_be_older: bool,
-    pub for_reading: bool,
+    pub opening: Opening,
     /// Old copies of devices, by name. The devices themselves are missing.
     pub old_copies: Vec<(DeviceIndex, String)>,
     pub table: Vec<DeviceEntry>,
@@ -129,8 +129,9 @@ impl Pool {
         Self::open_as(devices, Opening::Writing, Some(random), &[])
     }
 
-    /// As [`open`](Self::open), even if the missing devices may hold a newer state. The writes of this
-    /// session and their state cannot be joined then.
+    /// As [`open`](Self::open), even if the missing devices may hold a newer state, or if segments cannot be
+    /// read without them (`refuse_uncovered`). The writes of this session and a newer state cannot be joined
+    /// then.
     ///
     /// # Errors
     /// As `open`, without `MayBeOlder`.
@@ -210,7 +211,6 @@ impl Pool {
                 (next, random_session(random))
             }
         };
-        let for_reading = matches!(opening, Opening::Reading);
         let identity = PoolIdentity {
             uuid: header.pool,
             data: header.data,
@@ -220,7 +220,7 @@ impl Pool {
             epoch,
             epoch_of_roots: epoch_max,
             may_be_older,
-            for_reading,
+            opening,
             old_copies,
             table: table.clone(),
         };
@@ -245,7 +245,7 @@ impl Pool {
             root = root.sequence,
             devices,
             missing = missing.len(),
-            for_reading,
+            for_reading = opening == Opening::Reading,
             "pool opened"
         );
         Ok((Pool::assemble(identity, by_index, roots), root))
@@ -269,7 +269,9 @@ impl Pool {
             may_be_older: i.may_be_older,
             newer_session: AtomicU32::new(0),
             old_copies: i.old_copies,
-            devices: Devices::new(&i.table, by_index, usize::from(i.parity), i.for_reading),
+            opening: i.opening,
+            uncovered_in_refused: AtomicUsize::new(0),
+            devices: Devices::new(&i.table, by_index, usize::from(i.parity), i.opening == Opening::Reading),
             // The root's number moves from session to session, and with it the first zone to be written: wear
             // spreads.
             zones: RankedMutex::new(Zones::new(&zone_counts, roots.sequence)),
@@ -438,8 +440,8 @@ pub(crate) fn refuse_few(
     // Devices that the newest root has offline may lack all that it refers to.
     let all_in_use_are_missing = in_use().all(|(index, _)| is_missing(index));
     // The columns of a device that the newest root has offline may have been rebuilt on others. So it counts
-    // only if a segment still needs it, and the log looks at each (`Pool::check_covered`). With m devices or
-    // fewer no session goes on in this way: the root of any that does is on m + 1 devices.
+    // only if a segment still needs it, and the log looks at each (`Pool::refuse_uncovered`). With m devices
+    // or fewer no session goes on in this way: the root of any that does is on m + 1 devices.
     let is_beyond_parity = missing.len() > parity;
     let may_be_rebuilt = absent.len() <= parity && members - missing.len() > parity;
     if (is_beyond_parity && !may_be_rebuilt) || all_in_use_are_missing {

@@ -354,11 +354,11 @@ impl Inner {
         devices
     }
 
-    /// Frees the zones of those columns whose devices were dropped since this moment. Returns why, if there
-    /// are any.
+    /// Frees the zones of those columns whose devices were dropped since this moment, or whose zones died.
+    /// Returns why, if there are any.
     fn free_unwritable(&self, written: &mut Vec<ColumnMove>, moment: u64) -> Option<PoolError> {
         let (whole, dropped): (Vec<_>, Vec<_>) =
-            written.drain(..).partition(|m| self.devices.writes_since(m.to.0, moment));
+            written.drain(..).partition(|m| self.takes_stripes(m.to, moment));
         *written = whole;
         if dropped.is_empty() {
             return None;

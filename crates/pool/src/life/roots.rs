@@ -13,7 +13,9 @@
 //!    are lost, it must be durable on all that take writes (`append_root`).
 //! 5. The first root of a session repeats the state that the session began with (`write_root`,
 //!    `ensure_epoch_is_durable`).
-//! 6. When a flush or a root returns, a root is durable that names as offline each device that is lost
+//! 6. The lives of devices in a root count all sessions before, and this one up to the root (`Devices::life`;
+//!    test `a_device_s_life_goes_on_from_session_to_session`).
+//! 7. When a flush or a root returns, a root is durable that names as offline each device that is lost
 //!    (`record_losses`).
 //!
 //! ```text
@@ -26,7 +28,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use warpfire_env::{AlignedBuf, PlantedBug, Random, is_planted};
 use warpfire_format::crc32c;
 use warpfire_format::root::{
-    DEVICES_MAX, DeviceEntry, EarlierSession, PoolLabel, RootHeader, RootPoint, encode_body, table_bytes,
+    DEVICES_MAX, DeviceEntry, EarlierSession, PoolLabel, RootHeader, RootPoint, counts_lives, encode_body,
+    table_bytes,
 };
 use warpfire_format::root_copy::{self, ROOT_COPY_HEAD_BYTES_MAX};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, ZoneIndex};
@@ -167,7 +170,7 @@ impl Pool {
         self.inner.renew_table(&mut table, &roots.holds, point, false);
         let body = encode_body(&table, payload);
         roots.sequence += 1;
-        let header = self.inner.root_header(&roots, &body, false, self.inner.is_narrow());
+        let header = self.inner.root_header(&roots, &table, &body, false, self.inner.is_narrow());
         Some(root_copy::encode(&header, &body))
     }
 }
@@ -287,7 +290,7 @@ impl Inner {
         let point = self.point(roots);
         self.renew_table(&mut roots.table, &roots.holds, point, is_inherited);
         let body = encode_body(&roots.table, payload);
-        let like = self.root_header(roots, &body, is_inherited, self.is_narrow());
+        let like = self.root_header(roots, &roots.table, &body, is_inherited, self.is_narrow());
         let mut copies = 0;
         let mut rest = candidates;
         while copies < wanted && !rest.is_empty() {
@@ -328,6 +331,7 @@ impl Inner {
             if is_written && *holds {
                 entry.seen = point;
             }
+            entry.life = self.devices.life(DeviceIndex(index));
         }
     }
 
@@ -376,10 +380,11 @@ impl Inner {
         refused
     }
 
-    /// The header of the next root, as the first device holds it.
+    /// The header of the next root, as the first device holds it. `table` is the one in its body.
     pub(crate) fn root_header(
         &self,
         roots: &Roots,
+        table: &[DeviceEntry],
         body: &[u8],
         is_inherited: bool,
         is_narrow: bool,
@@ -402,6 +407,7 @@ impl Inner {
             label: roots.label,
             config_version: roots.config_version,
             wishes: *self.wishes.lock(),
+            counts_lives: counts_lives(table),
             session: roots.session,
             is_inherited,
             is_narrow,

@@ -86,8 +86,8 @@ impl SegmentWriter {
         self.state == SegmentState::Sealed
     }
 
-    /// Whether a device of this segment has failed, leaves the pool, shrinks or has missed writes, or a new
-    /// segment has more parity. Its stripes stay readable; a new segment is better.
+    /// Whether a device or zone of this segment has failed, a device leaves the pool, shrinks or has missed
+    /// writes, or a new segment has more parity. Its stripes stay readable; a new segment is better.
     #[must_use]
     pub fn is_outdated(&self) -> bool {
         let (devices, segment) = (&self.pool.devices, &self.segment);
@@ -95,7 +95,7 @@ impl SegmentWriter {
         let takes_stripes = |(device, zone): &(DeviceIndex, ZoneIndex)| {
             allocatable.contains(device)
                 && !devices.vacates(*device, *zone)
-                && devices.writes_since(*device, segment.moment)
+                && self.pool.takes_stripes((*device, *zone), segment.moment)
         };
         let (_, parity) = self.pool.shape(segment.kind, allocatable.len());
         segment.parity < parity || !segment.columns.iter().all(takes_stripes)

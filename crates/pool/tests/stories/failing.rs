@@ -1,10 +1,11 @@
 //! Devices that fail while the pool works.
 
 use warpfire_pool::{
-    CreateOptions, DeviceState, LostColumn, Pool, PoolError, SegmentKind, SegmentStream, Suspects, Vacated,
+    CreateOptions, DeviceState, LostColumn, Pool, PoolError, SegmentKind, SegmentStream, SegmentWriter,
+    Suspects, Vacated,
 };
 use warpfire_sim_env::{Fault, OpClass, SimWorld};
-use warpfire_units::DeviceIndex;
+use warpfire_units::{DeviceIndex, SlicePtr};
 
 use crate::rig::{
     DEVICE_BYTES, ZONE_BYTES, assert_reads, block_at, create, id, open, open_with, options, pattern, read,
@@ -241,7 +242,7 @@ fn a_zone_that_cannot_be_reset_is_retired_and_the_device_stays() {
     let free = pool.free_segments(SegmentKind::Bulk);
     for (device, zone) in &written.descriptor.columns[..1] {
         let offset_bytes = u64::from(zone.0) * ZONE_BYTES;
-        let dead = Fault::DeadZone { offset_bytes, len_bytes: ZONE_BYTES };
+        let dead = Fault::DeadZone { offset_bytes, len_bytes: ZONE_BYTES, is_offline: false };
         world.sims()[usize::from(device.0)].inject(dead);
     }
     pool.free(id(1)).unwrap();
@@ -337,4 +338,65 @@ fn a_failed_device_is_read_only_where_no_other_can_stand_in() {
     world.sims()[other].inject(Fault::Vanish { after: 0 });
     assert_reads(&pool, &written);
     assert!(world.sims()[failing].counters().reads > before);
+}
+
+/// A zoned drive makes a zone read-only, or takes it offline, and goes on itself. Only that column misses the
+/// later writes; it is rewritten in another zone.
+#[test]
+fn a_zone_dies_and_its_device_goes_on() {
+    for is_offline in [false, true] {
+        let spec = warpfire_sim_env::DeviceSpec::zoned("flash", DEVICE_BYTES, ZONE_BYTES);
+        let world = SimWorld::of(72, 3, &spec);
+        let pool = create(&world, &CreateOptions { zone_bytes: None, ..options(2, 1) }).unwrap();
+        let mut writer = pool.allocate(id(1), SegmentStream::Large).unwrap();
+        let write = |n: u64, writer: &mut SegmentWriter| {
+            let mut buf = writer.buffer();
+            let bytes = pattern(n, 20_000);
+            buf.append(&bytes);
+            (writer.write_stripe(&mut buf, n).unwrap(), bytes)
+        };
+        let mut written = vec![write(1, &mut writer)];
+        pool.flush().unwrap();
+        let (device, zone) = writer.descriptor().columns[1];
+        let offset_bytes = u64::from(zone.0) * ZONE_BYTES;
+        let dead = Fault::DeadZone { offset_bytes, len_bytes: ZONE_BYTES, is_offline };
+        world.sims()[usize::from(device.0)].inject(dead);
+        assert!(!writer.is_outdated());
+        written.push(write(2, &mut writer));
+        assert!(writer.is_outdated(), "a new segment is better");
+        written.push(write(3, &mut writer));
+        pool.flush().unwrap();
+        let assert_written = |pool: &Pool, written: &[(u64, Vec<u8>)]| {
+            for (offset_bytes, bytes) in written {
+                let slice = SlicePtr { segment: id(1), offset_bytes: *offset_bytes, len_bytes: 20_000 };
+                let mut read = vec![0; bytes.len()];
+                pool.read(slice, &mut read).unwrap();
+                assert!(read == *bytes, "offline {is_offline}");
+            }
+        };
+        assert_eq!(pool.status().lost(), 0, "the device goes on");
+        let lost = pool.take_lost();
+        assert_eq!(lost.iter().map(|(at, l)| (*at, l.column)).collect::<Vec<_>>(), [(id(1), 1)]);
+        assert_eq!(pool.losses_left(id(1)), Some(0));
+        assert_written(&pool, &written);
+        // A segment without the zone has all its redundancy.
+        let other = write_segment(&pool, id(2), &[20_000]);
+        assert_eq!(pool.losses_left(id(2)), Some(1));
+        drop(writer.seal());
+        let resilvered = pool.resilver(id(1), Suspects::Unverified, &Vacated::default()).unwrap();
+        assert_eq!(resilvered.failure, None);
+        assert_eq!(resilvered.moves.iter().map(|m| m.column).collect::<Vec<_>>(), [1]);
+        assert_eq!(pool.losses_left(id(1)), Some(1));
+        pool.free_old_zones(resilvered.old_zones);
+        assert_eq!(pool.status().devices[usize::from(device.0)].retired_zones, 1, "it is not taken again");
+        assert_written(&pool, &written);
+        assert_reads(&pool, &other);
+        for n in 3..60 {
+            assert_reads(&pool, &write_segment(&pool, id(n), &[20_000]));
+            assert_eq!(pool.losses_left(id(n)), Some(1));
+            pool.free(id(n)).unwrap();
+        }
+        assert_eq!(pool.status().lost(), 0);
+        pool.write_root(b"state").unwrap();
+    }
 }

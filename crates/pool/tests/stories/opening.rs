@@ -1,10 +1,10 @@
 //! Opening: devices are identified by their labels, and wrong sets of devices are refused.
 
 use warpfire_pool::{
-    CreateOptions, DeviceSetError, DeviceState, Pool, PoolError, SegmentKind, SegmentStream, Suspects,
-    Vacated,
+    CreateOptions, DeviceSetError, DeviceState, LostColumn, Pool, PoolError, SegmentKind, SegmentStream,
+    Suspects, Vacated,
 };
-use warpfire_sim_env::{DeviceSpec, SimWorld};
+use warpfire_sim_env::{DeviceSpec, DistinctNumbers, SimWorld};
 use warpfire_units::DeviceIndex;
 
 use crate::rig::{
@@ -322,7 +322,9 @@ fn the_segments_decide_whether_the_missing_devices_are_too_many() {
     assert_eq!(pool.check_covered(), Ok(()));
     pool.adopt(&on_both.descriptor).unwrap();
     let refused = pool.check_covered().unwrap_err();
-    assert!(matches!(refused, DeviceSetError::Missing { ref missing, parity: 1, .. } if missing.len() == 2));
+    assert!(
+        matches!(refused, DeviceSetError::Uncovered { ref missing, segments: 1, .. } if missing.len() == 2)
+    );
     drop(pool);
 
     // The refusal says which of the missing devices are kept offline.
@@ -331,9 +333,46 @@ fn the_segments_decide_whether_the_missing_devices_are_too_many() {
     drop(pool);
     let pool = open(devices_without(&world, &[4])).unwrap().0;
     pool.adopt(&on_both.descriptor).unwrap();
-    let DeviceSetError::Missing { missing, offline, .. } = pool.check_covered().unwrap_err() else {
+    let DeviceSetError::Uncovered { missing, offline, .. } = pool.check_covered().unwrap_err() else {
         panic!("devices are missing");
     };
     assert_eq!(missing.iter().map(|(index, _)| index.0).collect::<Vec<_>>(), [3, 4]);
     assert_eq!(offline, [DeviceIndex(3)]);
+}
+
+/// A segment that has not got back what a device missed has less parity left than the pool. To read the rest
+/// needs no question, to write does.
+#[test]
+fn columns_that_missed_writes_count_with_those_of_missing_devices() {
+    let (world, pool) = world(57, 5, 2, 1);
+    let written = write_segment(&pool, id(1), &[50_000]);
+    pool.write_root(b"state").unwrap();
+    drop(pool);
+    let columns = &written.descriptor.columns;
+    let mut descriptor = written.descriptor.clone();
+    descriptor.lost.push(LostColumn { column: 0, first_stripe: 0 });
+    let away = usize::from(columns[1].0.0);
+    let with_all = open(world.devices()).unwrap().0;
+    with_all.adopt(&descriptor).unwrap();
+    assert_eq!(with_all.check_covered(), Ok(()), "no missing device would bring more");
+    drop(with_all);
+    let writing = Pool::open(devices_without(&world, &[away]), &DistinctNumbers).unwrap().0;
+    writing.adopt(&descriptor).unwrap();
+    assert!(matches!(writing.refuse_uncovered(), Err(DeviceSetError::Uncovered { segments: 1, .. })));
+    let others = || devices_without(&world, &[away]);
+    let reading = Pool::open_for_reading(others()).unwrap().0;
+    let degraded = Pool::open_degraded(others(), &DistinctNumbers).unwrap().0;
+    for pool in [reading, degraded] {
+        pool.adopt(&descriptor).unwrap();
+        assert_eq!(pool.refuse_uncovered(), Ok(()));
+        assert!(pool.check_covered().is_err());
+    }
+    // A segment that was written whole is enough without the device, and so is one that only a refused group
+    // names.
+    let pool = Pool::open(others(), &DistinctNumbers).unwrap().0;
+    pool.adopt(&written.descriptor).unwrap();
+    pool.note_refused(&written.descriptor);
+    assert_eq!(pool.refuse_uncovered(), Ok(()));
+    pool.note_refused(&descriptor);
+    assert!(matches!(pool.refuse_uncovered(), Err(DeviceSetError::Uncovered { segments: 1, .. })));
 }

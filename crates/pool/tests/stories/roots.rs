@@ -1,11 +1,13 @@
 //! Roots: an open finds the newest whole root, whichever write was torn.
 
 use warpfire_format::root::RootHeader;
-use warpfire_pool::{CreateOptions, PoolError, Root};
+use warpfire_pool::{CreateOptions, Pool, PoolError, Root};
 use warpfire_sim_env::{Cut, DeviceSpec, DiscardBehavior, DistinctNumbers, SimWorld};
 use warpfire_units::BLOCK_BYTES;
 
-use crate::rig::{DEVICE_BYTES, ZONE_BYTES, create, open, options, pattern, world};
+use crate::rig::{
+    DEVICE_BYTES, ZONE_BYTES, create, devices_without, id, open, options, pattern, world, write_segment,
+};
 
 fn reopened(world: &SimWorld) -> Root {
     open(world.devices()).unwrap().1
@@ -235,4 +237,43 @@ fn the_wear_of_root_zones_spreads_over_all_devices() {
     assert!(most - least <= 2 * 64, "{writes:?}");
     assert_eq!(reopened(&world).payload, b"x");
     assert!(world.sims().iter().all(|d| d.overwrites().is_empty()));
+}
+
+/// Writes and resets of a device are counted from session to session, also while it is away. A crash loses
+/// what followed the last root, and nothing else.
+#[test]
+fn a_device_s_life_goes_on_from_session_to_session() {
+    let (world, pool) = world(70, 4, 2, 1);
+    let lives = |pool: &Pool| pool.status().devices.iter().map(|d| d.life).collect::<Vec<_>>();
+    write_segment(&pool, id(1), &[300_000]);
+    pool.write_root(b"first").unwrap();
+    let first = lives(&pool);
+    drop(pool);
+    // A root does not count the blocks of itself, and no reset for it.
+    let root_bytes = 2 * BLOCK_BYTES as u64;
+    let (pool, _) = open(devices_without(&world, &[3])).unwrap();
+    let second = lives(&pool);
+    for (now, before) in second.iter().zip(&first) {
+        assert!((before.resets - 1..=before.resets).contains(&now.resets));
+        assert!((before.written_bytes - root_bytes..=before.written_bytes).contains(&now.written_bytes));
+    }
+    write_segment(&pool, id(2), &[300_000]);
+    pool.write_root(b"second").unwrap();
+    let third = lives(&pool);
+    assert_eq!(third[3], second[3], "nothing was done to a device that is away");
+    assert!((0..3).all(|n| third[n].written_bytes > second[n].written_bytes));
+    assert!((0..3).any(|n| third[n].resets > second[n].resets));
+    // Not recorded: no root follows.
+    write_segment(&pool, id(3), &[300_000]);
+    drop(pool);
+    let (pool, _) = open(world.devices()).unwrap();
+    let fourth = lives(&pool);
+    for (now, before) in fourth.iter().zip(&third) {
+        assert!((before.written_bytes - root_bytes..=before.written_bytes).contains(&now.written_bytes));
+    }
+    // A device begins its life when it joins.
+    let blank = SimWorld::of(71, 1, &DeviceSpec::append_only("flash", DEVICE_BYTES)).devices().remove(0);
+    let index = pool.add_device(blank, false, &DistinctNumbers).unwrap();
+    let life = lives(&pool)[usize::from(index.0)];
+    assert!(life.written_bytes > 0 && life.written_bytes < third[0].written_bytes, "{life:?}");
 }

@@ -18,6 +18,7 @@ use warpfire_terminal::{
 
 use crate::commands::confirmation::confirm;
 use crate::commands::device::member_at;
+use crate::commands::device::plan::{self, ChangeOrder};
 use crate::commands::mkfs::{directory_of, refuse_too_large};
 use crate::commands::mount::control::wire::{Answer, Request};
 use crate::commands::mount::control::{ServerConnection, foreign_answer};
@@ -89,7 +90,7 @@ pub struct AddedDevice {
     pub is_new: bool,
     /// The content that the pool has overwritten; `null` if there was none.
     pub overwrites: Option<String>,
-    /// Bytes that can be written to files after it; `null` with `--dry-run`.
+    /// Bytes that can be written to files after it; with `--dry-run` about so many.
     pub available_bytes: Option<u64>,
 }
 
@@ -109,12 +110,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let once = check_named_once(&args.devices);
     once.map_err(|error| Failure::pool(&error).exit_code(Exit::Usage as u8))?;
     let report = status::report(&args.pool)?;
-    let plans: Vec<(AddOrder, AddedDevice)> = args
+    let mut plans: Vec<(AddOrder, AddedDevice)> = args
         .devices
         .iter()
         .map(|path| plan(path, args.size, args.force, &report))
         .map(|planned| planned.map(|(order, added)| (AddOrder { spare: args.spare, ..order }, added)))
         .collect::<Result<_, Failure>>()?;
+    let name = PoolName::new(&args.pool);
+    plan_room(&name, &mut plans)?;
     if !is_json() {
         print(in_words(&report, &plans))?;
     }
@@ -124,7 +127,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if plans.iter().any(|(order, planned)| destroys(order, planned)) && !args.yes {
         confirm("overwrites everything on these devices")?;
     }
-    let name = PoolName::new(&args.pool);
     let mut opened = None;
     for (order, planned) in plans {
         let added = match (ServerConnection::of_pool(&name)?, &opened) {
@@ -236,9 +238,25 @@ fn not_taken(path: &Path, error: &warpfire::Error) -> Failure {
     }
 }
 
+/// Notes for each device what can be written to files after it. A spare brings no room.
+fn plan_room(name: &PoolName, plans: &mut [(AddOrder, AddedDevice)]) -> Result<(), Failure> {
+    let mut sizes_bytes = Vec::new();
+    for (order, planned) in plans {
+        sizes_bytes.extend((!order.spare).then_some(planned.size_bytes));
+        let order = ChangeOrder::Add { sizes_bytes: sizes_bytes.clone() };
+        planned.available_bytes = Some(plan::planned(name, order)?.available_bytes);
+    }
+    Ok(())
+}
+
 fn in_words(pool: &StatusReport, plans: &[(AddOrder, AddedDevice)]) -> String {
     let count = counted(plans.len() as u64, "device", "devices");
-    let mut text = format!("pool {} gets {count}; its files stay where they are\n", pool.pool);
+    let available = plans.last().and_then(|(_, planned)| planned.available_bytes);
+    let room = Size(available.unwrap_or_default());
+    let mut text = format!(
+        "pool {} gets {count}; its files stay where they are, and about {room} will be free for files\n",
+        pool.pool
+    );
     for (order, planned) in plans {
         text += &line_of(order, planned);
     }

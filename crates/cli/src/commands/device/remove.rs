@@ -10,6 +10,7 @@ use serde::Serialize;
 use warpfire::{Pool, Warpfire};
 use warpfire_terminal::{Failure, Size, counted, is_json, print, print_json, shown};
 
+use crate::commands::device::plan::{self, ChangeOrder, PlannedDevices};
 use crate::commands::device::{is_away, named, used_bytes};
 use crate::commands::mount::control::wire::{Answer, Request};
 use crate::commands::mount::control::{ServerConnection, foreign_answer};
@@ -43,10 +44,10 @@ struct RemovedDevice {
     index: u16,
     /// Its path, unless it is missing.
     name: Option<String>,
-    /// Bytes on it that move to other devices.
+    /// Bytes that are written to other devices to move its data.
     moved_bytes: u64,
-    /// Bytes that can be written to files after it; `null` with `--dry-run`.
-    available_bytes: Option<u64>,
+    /// Bytes that can be written to files after it; with `--dry-run` about so many.
+    available_bytes: u64,
 }
 
 /// Removes a device from an open pool. Returns the bytes that can be written then. `goes_on` is called with
@@ -70,21 +71,22 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let report = status::report(&args.pool)?;
     let device = named(&report, &args.device)?;
     refuse_too_few(&report, &args.device)?;
-    let moved_bytes = used_bytes(&report, device);
     let (index, name) = (device.index, device.name.clone());
+    let pool_name = PoolName::new(&args.pool);
+    let plan = plan::planned(&pool_name, ChangeOrder::Remove { index })?;
+    let PlannedDevices { moved_bytes, available_bytes, .. } = plan;
     if !is_json() {
         let rest = counted(report.devices.len() as u64 - 1, "device", "devices");
         let how = if is_away(device) { "reconstructed on" } else { "moved to" };
-        let path = shown(&args.device);
-        print(format!("{path} leaves the pool: at most {} are {how} the other {rest}\n", Size(moved_bytes)))?;
+        let (path, room) = (shown(&args.device), plan.room_in_words());
+        print(format!("{path} leaves the pool: {} are {how} the other {rest}, {room}\n", Size(moved_bytes)))?;
     }
     if args.dry_run {
-        let planned = RemovedDevice { index, name, moved_bytes, available_bytes: None };
+        let planned = RemovedDevice { index, name, moved_bytes, available_bytes };
         return if is_json() { print_json(&planned) } else { Ok(()) };
     }
     let line = WorkLine::start();
     let show = |left: u64| line.message(format_args!("{} left", counted(left, "segment", "segments")));
-    let pool_name = PoolName::new(&args.pool);
     let removed = match ServerConnection::of_pool(&pool_name)? {
         Some(server) => remove_mounted(server, index, show),
         None => remove_unmounted(&pool_name, index, show),
@@ -92,7 +94,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     line.finish();
     let available_bytes = removed?;
     if is_json() {
-        let available_bytes = Some(available_bytes);
         return print_json(&RemovedDevice { index, name, moved_bytes, available_bytes });
     }
     print(format!("{} is removed: {} free for files\n", shown(&args.device), Size(available_bytes)))

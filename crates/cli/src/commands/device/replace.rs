@@ -13,7 +13,8 @@ use warpfire_terminal::{Failure, Size, counted, is_json, note, print, print_json
 
 use crate::commands::confirmation::confirm;
 use crate::commands::device::add::{self, AddOrder, AddedDevice};
-use crate::commands::device::{is_away, member_at, named, used_bytes};
+use crate::commands::device::plan::{self, ChangeOrder};
+use crate::commands::device::{is_away, member_at, named};
 use crate::commands::mount::control::wire::{Answer, Request};
 use crate::commands::mount::control::{ServerConnection, foreign_answer};
 use crate::commands::pool;
@@ -72,7 +73,7 @@ struct ReplacedDevice {
     index: Option<u16>,
     /// Its path, unless it is missing.
     name: Option<String>,
-    /// Bytes on it that move to the new device or to others.
+    /// Bytes that are written to the new device or to others to move its data.
     moved_bytes: u64,
     /// The index of the new device; `null` with `--dry-run`, unless it belongs to the pool already.
     new_index: Option<u16>,
@@ -82,7 +83,8 @@ struct ReplacedDevice {
     new_size_bytes: u64,
     /// The content that the pool has overwritten on it; `null` if there was none.
     overwrites: Option<String>,
-    /// Bytes that can be written to files after it; `null` with `--dry-run`.
+    /// Bytes that can be written to files after it; with `--dry-run` about so many. `null` if the device had
+    /// left before.
     available_bytes: Option<u64>,
 }
 
@@ -120,21 +122,28 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             add::plan(&args.new, size, args.force, &report)?
         }
     };
+    let (index, size_bytes) = (old.index, planned.size_bytes);
+    // A device that the pool uses already brings no more room.
+    let change = match member {
+        Some(member) if member.state != "spare" => ChangeOrder::Remove { index },
+        _ => ChangeOrder::Replace { index, size_bytes },
+    };
+    let plan = plan::planned(&PoolName::new(&args.pool), change)?;
     let mut replaced = ReplacedDevice {
         index: Some(old.index),
         name: old.name.clone(),
-        moved_bytes: used_bytes(&report, old),
+        moved_bytes: plan.moved_bytes,
         new_index: member.map(|member| member.index),
         new_path: planned.path.clone(),
         new_size_bytes: planned.size_bytes,
         overwrites: planned.overwrites.clone(),
-        available_bytes: None,
+        available_bytes: Some(plan.available_bytes),
     };
     if !is_json() {
         let how = if is_away(old) { "are reconstructed" } else { "move" };
-        let old = shown(&args.old);
+        let (old, room) = (shown(&args.old), plan.room_in_words());
         let bytes = Size(replaced.moved_bytes);
-        print(format!("{old} is replaced: at most {bytes} {how}, to this device first\n"))?;
+        print(format!("{old} is replaced: {bytes} {how}, to this device first, {room}\n"))?;
         print(add::line_of(&order, &planned))?;
     }
     if args.dry_run {

@@ -12,6 +12,7 @@ use warpfire::{Pool, Warpfire};
 use warpfire_terminal::{Failure, Size, counted, is_json, print, print_json, shown};
 
 use crate::commands::device::named;
+use crate::commands::device::plan::PlannedDevices;
 use crate::commands::mount::control::wire::{Answer, Request};
 use crate::commands::mount::control::{ServerConnection, foreign_answer};
 use crate::commands::pool;
@@ -78,10 +79,12 @@ pub struct ResizedDevice {
     pub before_bytes: u64,
     /// Bytes that the pool uses of it now: whole zones.
     pub size_bytes: u64,
-    /// Bytes of the zones whose data moves, at most.
+    /// Bytes that are written to move the data behind its new end.
     pub moved_bytes: u64,
-    /// Bytes that can be written to files after it; `null` with `--dry-run`.
-    pub available_bytes: Option<u64>,
+    /// Bytes that can be written to files after it; with `--dry-run` about so many.
+    pub available_bytes: u64,
+    /// With `--dry-run` about the bytes that the rest has too few for the data behind the new end.
+    pub missing_bytes: u64,
 }
 
 /// Gives a device of an open pool another size, or plans it. `goes_on` is called with the segments that are
@@ -101,7 +104,8 @@ pub fn resize_in(
         before_bytes: plan.used_bytes,
         size_bytes: plan.new_bytes,
         moved_bytes: plan.moved_bytes,
-        available_bytes: None,
+        available_bytes: plan.available_bytes,
+        missing_bytes: plan.missing_bytes,
     };
     if is_dry_run {
         return Ok(resized);
@@ -109,8 +113,8 @@ pub fn resize_in(
     if !pool.resize_device(index, size_bytes, goes_on).map_err(|error| Failure::pool(&error))? {
         return Err(Failure::new("the change of size was cancelled: the device has the size that it had"));
     }
-    resized.available_bytes = Some(pool.space().map_or(0, |space| space.available_bytes));
-    Ok(resized)
+    resized.available_bytes = pool.space().map_or(0, |space| space.available_bytes);
+    Ok(ResizedDevice { missing_bytes: 0, ..resized })
 }
 
 /// Gives the device its size.
@@ -138,15 +142,19 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let (before, after) = (Size(resized.before_bytes), Size(resized.size_bytes));
     let moved = match resized.moved_bytes {
         0 => String::new(),
-        bytes => format!("; at most {} move", Size(bytes)),
+        bytes => format!("{} move, ", Size(bytes)),
     };
-    match resized.available_bytes {
-        None => print(format!("the pool would use {after} of {path}, where it uses {before}{moved}\n")),
-        Some(available) => print(format!(
-            "the pool uses {after} of {path}, where it used {before}: {} free for files\n",
-            Size(available)
-        )),
+    let ResizedDevice { moved_bytes, available_bytes, missing_bytes, .. } = resized;
+    if args.dry_run {
+        let room = PlannedDevices { moved_bytes, available_bytes, missing_bytes }.room_in_words();
+        return print(format!(
+            "the pool would use {after} of {path}, where it uses {before}: {moved}{room}\n"
+        ));
     }
+    print(format!(
+        "the pool uses {after} of {path}, where it used {before}: {} free for files\n",
+        Size(available_bytes)
+    ))
 }
 
 fn resize_mounted(

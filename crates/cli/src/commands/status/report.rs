@@ -132,6 +132,13 @@ pub struct DeviceReport {
     pub errors_ever: u64,
     #[serde(default)]
     pub bad_blocks_ever: u64,
+    /// Bytes written to it since it joined the pool. Of a session that ended in a crash, what followed its
+    /// last checkpoint is not counted.
+    #[serde(default)]
+    pub written_bytes_ever: u64,
+    /// Zones of it that were reset, counted in the same way. On a drive without zones a reset is a discard.
+    #[serde(default)]
+    pub resets_ever: u64,
     /// What its drive says about its own health: an NVMe drive to root, others where smartctl is installed.
     #[serde(default)]
     pub drive: Option<DriveReport>,
@@ -469,6 +476,8 @@ impl StatusReport {
             "writes",
             "written",
             "flushes",
+            "written ever",
+            "resets ever",
             "errors ever",
             "bad blocks ever",
         ]);
@@ -483,6 +492,8 @@ impl StatusReport {
                 grouped(device.writes),
                 Size(device.written_bytes).to_string(),
                 grouped(device.flushes),
+                Size(device.written_bytes_ever).to_string(),
+                grouped(device.resets_ever),
                 grouped(device.errors_ever),
                 grouped(device.bad_blocks_ever),
             ]);
@@ -519,6 +530,8 @@ impl DeviceReport {
             checksum_errors: counters.checksum_errors,
             errors_ever: 0,
             bad_blocks_ever: 0,
+            written_bytes_ever: device.life.written_bytes,
+            resets_ever: device.life.resets,
             drive: None,
         }
     }

@@ -16,8 +16,8 @@ use super::frozen_check::FrozenCheck;
 use super::socket::Client;
 use super::wire::Answer;
 use crate::commands::device::{
-    AddOrder, OnlineOrder, ReplaceOrder, ResizeOrder, add_to, remove_from, replace_in, resize_in,
-    take_offline, take_online,
+    AddOrder, ChangeOrder, OnlineOrder, ReplaceOrder, ResizeOrder, add_to, plan_in, remove_from, replace_in,
+    resize_in, take_offline, take_online,
 };
 use crate::commands::fsck::{CheckAnswer, CheckOrder};
 use crate::commands::receive::{ReceiveOrder, abort_in, progress_in, receive_in};
@@ -254,6 +254,14 @@ impl ServedPool {
             client.goes_on(0)
         })?;
         Ok(Answer::DeviceAdded { index, available_bytes })
+    }
+
+    /// Plans a change of the devices.
+    ///
+    /// # Errors
+    /// The pool has no such device.
+    pub fn plan_devices(&self, order: ChangeOrder) -> Result<Answer, Failure> {
+        plan_in(&self.pool, order).map(Answer::DevicesPlanned)
     }
 
     /// Gives a device another size.

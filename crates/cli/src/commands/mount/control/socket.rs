@@ -272,6 +272,9 @@ impl ControlSocket {
             Ok(Request::ReplaceDevice(order)) => {
                 self.work(stream, number, &mut unsent, |client| pool.replace_device(&order, client))
             }
+            Ok(Request::PlanDevices(order)) => {
+                self.work(stream, number, &mut unsent, |_| pool.plan_devices(order))
+            }
             Ok(Request::ResizeDevice(order)) => {
                 self.work(stream, number, &mut unsent, |client| pool.resize_device(order, client))
             }

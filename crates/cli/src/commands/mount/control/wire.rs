@@ -15,7 +15,9 @@ use serde::{Deserialize, Serialize};
 use warpfire_check::CheckProgress;
 use warpfire_terminal::{Failure, RelayedFailure};
 
-use crate::commands::device::{AddOrder, OnlineOrder, ReplaceOrder, ResizeOrder, ResizedDevice};
+use crate::commands::device::{
+    AddOrder, ChangeOrder, OnlineOrder, PlannedDevices, ReplaceOrder, ResizeOrder, ResizedDevice,
+};
 use crate::commands::fsck::{CheckAnswer, CheckOrder};
 use crate::commands::receive::{ReceiveOrder, ReceiveProgressOutput, ReceivedOutput};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress};
@@ -103,6 +105,8 @@ pub enum Request {
         /// Its path.
         target: Vec<u8>,
     },
+    /// Plan a change of the devices.
+    PlanDevices(ChangeOrder),
     /// Give a device another size, or plan that.
     ResizeDevice(ResizeOrder),
     /// Take a device offline.
@@ -199,6 +203,8 @@ pub enum Answer {
     ReceiveProgress(Option<ReceiveProgressOutput>),
     /// Whether something was dropped.
     ReceiveAborted(bool),
+    /// What a change of the devices would do.
+    DevicesPlanned(PlannedDevices),
     /// The device has its new size.
     DeviceResized(ResizedDevice),
     /// The device is offline.
