@@ -10,7 +10,7 @@ use warpfire::{Pool, UpkeepReason, Warpfire};
 use super::bench_pool::{
     FILE_MIB, MIB, Outcome, images, make, now_nanos, remove, seconds_since, show, verify, wait,
 };
-use super::losses::write_beside;
+use super::losses::{wait_for_losses, write_beside};
 
 const DEVICES: u64 = 12;
 
@@ -65,8 +65,7 @@ pub fn convert(directory: &Path, mib: u64) -> Outcome<()> {
     pause(&fs, false)?;
     wait("everything is converted", || to_convert(&fs) == 0)?;
     let seconds = seconds_since(start_nanos);
-    // The segments that were emptied are free behind a sync or two; an opening does not know them before.
-    wait("the old segments are free", || fs.sync().is_err() || fs.stats().losses_left == Some(3))?;
+    wait_for_losses(&fs, 3)?;
     let (_, words) = guaranteed(&fs);
     let least = fs.stats().losses_left;
     let written = fs.stats().counters().written_bytes.saturating_sub(written_before);
