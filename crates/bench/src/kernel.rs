@@ -8,7 +8,7 @@ use warpfire::prefilled;
 use warpfire_terminal::Failure;
 
 use crate::directory::{Tree, drop_caches};
-use crate::target::{Counters, Directory, LargeFile, Target};
+use crate::target::{Counters, TreeTarget};
 
 /// The filesystems that this file can measure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,7 +134,7 @@ impl Drop for Kernel {
     }
 }
 
-impl Target for Kernel {
+impl TreeTarget for Kernel {
     fn name(&self) -> String {
         self.kind.name().to_owned()
     }
@@ -165,20 +165,8 @@ impl Target for Kernel {
         block_device_counters(self.loop_device.as_deref()?)
     }
 
-    fn server(&self) -> Option<u32> {
-        None
-    }
-
-    fn directory(&self, number: u64) -> Result<Box<dyn Directory + '_>, Failure> {
-        self.tree.directory(number)
-    }
-
-    fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {
-        self.tree.large_file()
-    }
-
-    fn sync(&self) -> Result<(), Failure> {
-        self.tree.sync()
+    fn tree(&self) -> &Tree {
+        &self.tree
     }
 }
 

@@ -10,7 +10,7 @@ use warpfire_terminal::Failure;
 
 use crate::backing::PoolSpec;
 use crate::directory::{Tree, drop_caches};
-use crate::target::{Counters, Directory, LargeFile, Target};
+use crate::target::TreeTarget;
 
 /// The path of the product command, which the build puts beside this program.
 ///
@@ -20,6 +20,15 @@ pub fn program() -> Result<PathBuf, Failure> {
     let here = std::env::current_exe()
         .map_err(|error| Failure::new(format_args!("cannot find the program that mounts: {error}")))?;
     Ok(here.with_file_name("warpfire"))
+}
+
+/// Starts a server that prints a line once it has mounted. Whether it has: if not, it has printed the reason to
+/// the stderr that both processes share.
+fn start(command: &mut Command) -> std::io::Result<(Child, bool)> {
+    let mut server = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let stdout = server.stdout.take().expect("the server is started with a pipe");
+    let is_mounted = BufReader::new(stdout).read_line(&mut String::new()).is_ok_and(|bytes| bytes > 0);
+    Ok((server, is_mounted))
 }
 
 /// How a pool is mounted.
@@ -54,24 +63,17 @@ impl Mounted {
     }
 
     fn mount(&mut self) -> Result<(), Failure> {
-        let mut server = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        command
             .args(["mount", "--foreground"])
             .args(self.options.allow_other.then_some("--allow-other"))
             .args(self.options.let_halt.then_some("--let-halt"))
             .arg(self.spec.directory())
-            .arg(&self.mountpoint)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| self.not_started(&error))?;
-        let stdout = server.stdout.take().expect("the server is started with a pipe");
+            .arg(&self.mountpoint);
+        let (server, is_mounted) = start(&mut command).map_err(|error| self.not_started(&error))?;
+        // One that has not mounted is waited for by `unmount`.
         self.server = Some(server);
-        let mut line = String::new();
-        match BufReader::new(stdout).read_line(&mut line) {
-            Ok(bytes) if bytes > 0 => Ok(()),
-            // The server has printed the reason to the stderr that both processes share.
-            _ => Err(Failure::silent()),
-        }
+        is_mounted.then_some(()).ok_or_else(Failure::silent)
     }
 
     fn unmount(&mut self) -> Result<(), Failure> {
@@ -105,7 +107,7 @@ impl Drop for Mounted {
     }
 }
 
-impl Target for Mounted {
+impl TreeTarget for Mounted {
     fn name(&self) -> String {
         if self.options.allow_other { "mount-shared" } else { "mount" }.to_owned()
     }
@@ -122,24 +124,12 @@ impl Target for Mounted {
         self.mount()
     }
 
-    fn counters(&self) -> Option<Counters> {
-        None
-    }
-
     fn server(&self) -> Option<u32> {
         self.server.as_ref().map(Child::id)
     }
 
-    fn directory(&self, number: u64) -> Result<Box<dyn Directory + '_>, Failure> {
-        self.tree.directory(number)
-    }
-
-    fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {
-        self.tree.large_file()
-    }
-
-    fn sync(&self) -> Result<(), Failure> {
-        self.tree.sync()
+    fn tree(&self) -> &Tree {
+        &self.tree
     }
 }
 
@@ -181,32 +171,24 @@ impl Drop for Empty {
     }
 }
 
-impl Target for Empty {
+impl TreeTarget for Empty {
     fn name(&self) -> String {
         if self.allow_other { "empty-shared" } else { "empty" }.to_owned()
     }
 
     fn fresh(&mut self) -> Result<(), Failure> {
         self.unmount()?;
-        let mut server = Command::new(&self.program)
-            .arg(&self.mountpoint)
-            .args(self.allow_other.then_some("--allow-other"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| {
-                Failure::local(&self.program, &error)
-                    .hint("'cargo build --release -p warpfire-bench' builds it")
-            })?;
-        let stdout = server.stdout.take().expect("the server is started with a pipe");
-        let mut line = String::new();
-        match BufReader::new(stdout).read_line(&mut line) {
-            Ok(bytes) if bytes > 0 => {
+        let mut command = Command::new(&self.program);
+        command.arg(&self.mountpoint).args(self.allow_other.then_some("--allow-other"));
+        let started = start(&mut command).map_err(|error| {
+            Failure::local(&self.program, &error).hint("'cargo build --release -p warpfire-bench' builds it")
+        });
+        match started? {
+            (server, true) => {
                 self.server = Some(server);
                 Ok(())
             }
-            // The server has printed the reason to the stderr that both processes share.
-            _ => server
+            (mut server, false) => server
                 .wait()
                 .map_or_else(|error| Err(Failure::local(&self.program, &error)), |_| Err(Failure::silent())),
         }
@@ -216,24 +198,12 @@ impl Target for Empty {
         Ok(())
     }
 
-    fn counters(&self) -> Option<Counters> {
-        None
-    }
-
     fn server(&self) -> Option<u32> {
         self.server.as_ref().map(Child::id)
     }
 
-    fn directory(&self, number: u64) -> Result<Box<dyn Directory + '_>, Failure> {
-        self.tree.directory(number)
-    }
-
-    fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {
-        self.tree.large_file()
-    }
-
-    fn sync(&self) -> Result<(), Failure> {
-        self.tree.sync()
+    fn tree(&self) -> &Tree {
+        &self.tree
     }
 }
 
@@ -260,7 +230,7 @@ impl Drop for Named {
     }
 }
 
-impl Target for Named {
+impl TreeTarget for Named {
     fn name(&self) -> String {
         self.directory.parent().unwrap_or(&self.directory).display().to_string()
     }
@@ -273,23 +243,7 @@ impl Target for Named {
         drop_caches()
     }
 
-    fn counters(&self) -> Option<Counters> {
-        None
-    }
-
-    fn server(&self) -> Option<u32> {
-        None
-    }
-
-    fn directory(&self, number: u64) -> Result<Box<dyn Directory + '_>, Failure> {
-        self.tree.directory(number)
-    }
-
-    fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {
-        self.tree.large_file()
-    }
-
-    fn sync(&self) -> Result<(), Failure> {
-        self.tree.sync()
+    fn tree(&self) -> &Tree {
+        &self.tree
     }
 }

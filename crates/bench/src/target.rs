@@ -3,6 +3,8 @@
 use serde::Serialize;
 use warpfire_terminal::Failure;
 
+use crate::directory::Tree;
+
 /// A place that keeps files and can be measured.
 pub trait Target: Sync {
     /// Its name in the report.
@@ -34,6 +36,65 @@ pub trait Target: Sync {
 
     /// Makes everything durable.
     fn sync(&self) -> Result<(), Failure>;
+}
+
+/// A target whose files lie in a directory of the system.
+pub trait TreeTarget: Sync {
+    /// See [`Target::name`].
+    fn name(&self) -> String;
+
+    /// See [`Target::fresh`].
+    fn fresh(&mut self) -> Result<(), Failure>;
+
+    /// See [`Target::cold`].
+    fn cold(&mut self) -> Result<(), Failure>;
+
+    /// See [`Target::counters`].
+    fn counters(&self) -> Option<Counters> {
+        None
+    }
+
+    /// See [`Target::server`].
+    fn server(&self) -> Option<u32> {
+        None
+    }
+
+    /// The directory.
+    fn tree(&self) -> &Tree;
+}
+
+impl<T: TreeTarget> Target for T {
+    fn name(&self) -> String {
+        TreeTarget::name(self)
+    }
+
+    fn fresh(&mut self) -> Result<(), Failure> {
+        TreeTarget::fresh(self)
+    }
+
+    fn cold(&mut self) -> Result<(), Failure> {
+        TreeTarget::cold(self)
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        TreeTarget::counters(self)
+    }
+
+    fn server(&self) -> Option<u32> {
+        TreeTarget::server(self)
+    }
+
+    fn directory(&self, number: u64) -> Result<Box<dyn Directory + '_>, Failure> {
+        self.tree().directory(number)
+    }
+
+    fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {
+        self.tree().large_file()
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        self.tree().sync()
+    }
 }
 
 /// An open directory with small files.

@@ -19,6 +19,10 @@ mod valid {
 /// `STATX_BTIME`).
 const STATX_FIELDS: u32 = 0x7ff | 0x800;
 
+/// The bits of a mode that have the kind, and the kind of a directory.
+const KIND: u32 = 0o170_000;
+const DIRECTORY: u32 = 0o040_000;
+
 /// A time. Before 1970 the seconds are negative, and the nanoseconds count forward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Time {
@@ -114,6 +118,26 @@ impl AttrChange {
 }
 
 impl FileAttr {
+    /// Attributes of an empty file that belongs to root, with one name. `mode` has its kind too.
+    #[must_use]
+    pub fn new(ino: INodeNo, mode: u32, time: Time) -> FileAttr {
+        FileAttr {
+            ino,
+            size: 0,
+            blocks: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            mode,
+            links: if mode & KIND == DIRECTORY { 2 } else { 1 },
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 4096,
+        }
+    }
+
     /// Adds `struct fuse_attr`.
     pub(crate) fn encode(&self, answer: &mut Answer) {
         answer.u64(self.ino.0).u64(self.size).u64(self.blocks);
@@ -151,19 +175,13 @@ mod tests {
 
     fn attr() -> FileAttr {
         FileAttr {
-            ino: INodeNo(7),
             size: 1,
             blocks: 8,
             atime: Time { seconds: -2, nanos: 800_000_000 },
-            mtime: Time::default(),
-            ctime: Time::default(),
             btime: Time { seconds: 5, nanos: 6 },
-            mode: 0o100_644,
-            links: 1,
             uid: 2,
             gid: 3,
-            rdev: 0,
-            blksize: 4096,
+            ..FileAttr::new(INodeNo(7), 0o100_644, Time::default())
         }
     }
 

@@ -171,21 +171,7 @@ mod tests {
 
         fn statx(&self, _request: &Request, ino: INodeNo, reply: crate::ReplyStatx) {
             let time = crate::Time { seconds: 5, nanos: 6 };
-            let attr = FileAttr {
-                ino,
-                size: 0,
-                blocks: 0,
-                atime: time,
-                mtime: time,
-                ctime: time,
-                btime: time,
-                mode: 0o40_755,
-                links: 1,
-                uid: 0,
-                gid: 0,
-                rdev: 0,
-                blksize: 4096,
-            };
+            let attr = FileAttr::new(ino, 0o40_755, time);
             reply.attr(Duration::ZERO, &attr);
         }
     }

@@ -38,22 +38,7 @@ impl Empty {
 }
 
 fn attr(ino: INodeNo, mode: u32) -> FileAttr {
-    let time = Time { seconds: 1 << 30, nanos: 0 };
-    FileAttr {
-        ino,
-        size: 0,
-        blocks: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        mode,
-        links: if mode == DIRECTORY { 2 } else { 1 },
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-    }
+    FileAttr::new(ino, mode, Time { seconds: 1 << 30, nanos: 0 })
 }
 
 impl Filesystem for Empty {

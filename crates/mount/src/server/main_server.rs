@@ -110,22 +110,8 @@ fn is_main(ino: INodeNo) -> bool {
 
 /// Attributes of the directory of snapshots: everybody may look into it, and nobody changes it.
 fn directory_attr() -> FileAttr {
-    let epoch = Time::default();
-    FileAttr {
-        ino: SNAPSHOTS_NUMBER,
-        size: 0,
-        blocks: 0,
-        atime: epoch,
-        mtime: epoch,
-        ctime: epoch,
-        btime: epoch,
-        mode: u32::from(FileKind::Directory as u8) << 12 | 0o555,
-        links: 2,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-    }
+    let mode = u32::from(FileKind::Directory as u8) << 12 | 0o555;
+    FileAttr::new(SNAPSHOTS_NUMBER, mode, Time::default())
 }
 
 impl<E: Storage + SnapshotStore> MainServer<E> {

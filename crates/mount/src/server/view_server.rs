@@ -224,21 +224,11 @@ impl<E: Storage> ViewServer<E> {
 
 /// Attributes of the root of a view: all users that can reach it pass through, and only the server lists it.
 fn root_attr() -> FileAttr {
-    let epoch = Time::default();
+    let mode = u32::from(FileKind::Directory as u8) << 12 | 0o711;
     FileAttr {
-        ino: INodeNo::ROOT,
-        size: 0,
-        blocks: 0,
-        atime: epoch,
-        mtime: epoch,
-        ctime: epoch,
-        btime: epoch,
-        mode: u32::from(FileKind::Directory as u8) << 12 | 0o711,
-        links: 2,
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
-        rdev: 0,
-        blksize: 4096,
+        ..FileAttr::new(INodeNo::ROOT, mode, Time::default())
     }
 }
 
