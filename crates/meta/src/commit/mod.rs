@@ -25,6 +25,7 @@
 //!    names them, because the pin keeps their segment and `retain` makes it referenced again (`tests::held`).
 
 mod group_sync;
+mod pace;
 mod persistent;
 mod reads;
 mod room;

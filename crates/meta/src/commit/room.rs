@@ -1,5 +1,7 @@
 //! Room for commits. A shard asks for it in portions, its *credit*, so that most commits ask nobody.
 //!
+//! While a memtable is written, commits keep its pace (`pace`).
+//!
 //! A commit that finds no room freezes the memtable and flushes it. Reclaim and compaction are the work of
 //! the background threads, for which it waits a moment; without threads it does that work itself.
 //!
@@ -9,14 +11,22 @@
 //! 2. A deletion (`Admit::Reserve`) gets room until memory holds `OVERDRAFT` memtables, even if no table can
 //!    be written (`tests::full`).
 
+use std::time::Duration;
+
 use warpfire_env::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use warpfire_log::{Admit, LogError, LogStore};
 
+use super::pace::{FlushPace, PARTS};
 use crate::engine::{EngineInner, RUNS_MAX};
 use crate::memtable::SHARDS;
 use crate::schema::Schema;
 use crate::store::MetaError;
+
+/// How long one portion waits at most for each run above `RUNS_MAX`, and for how many of these runs. A merge of
+/// everything takes minutes, and only its end leaves fewer runs.
+const RUN_WAIT: Duration = Duration::from_millis(2);
+const WAITED_RUNS_MAX: u32 = 16;
 
 /// Most memtables' worth of bytes in memory, when deletions go on although no table can be written.
 const OVERDRAFT: u64 = 4;
@@ -30,6 +40,8 @@ pub(crate) struct EngineUsage {
     pub(crate) frozen_bytes: AtomicU64,
     /// Runs in the newest table set.
     pub(crate) runs: AtomicUsize,
+    /// How far the flush of the frozen memtable is.
+    pub(crate) pace: FlushPace,
 }
 
 impl EngineUsage {
@@ -76,6 +88,10 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             }
         }
         self.wait_for_fewer_runs()?;
+        if self.has_threads() {
+            let active_parts = self.usage.active_bytes.load(Ordering::Relaxed) * PARTS as u64 / budget.max(1);
+            self.usage.pace.keep(usize::try_from(active_parts).unwrap_or(usize::MAX));
+        }
         assert!(grant >= bytes, "a grant covers its commit");
         self.usage.active_bytes.fetch_add(grant, Ordering::Relaxed);
         Ok(grant)
@@ -89,8 +105,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     }
 
     /// Slows commits down that outrun compaction: every run costs each read a lookup. With threads the commit
-    /// waits a moment for the next table; one portion in that time lets runs become more only slowly. Without
-    /// threads it compacts.
+    /// waits a moment for the next table, longer the more runs there are; one portion in that time lets runs
+    /// become more only slowly. Without threads it compacts.
     fn wait_for_fewer_runs(&self) -> Result<(), MetaError> {
         let runs = self.usage.runs.load(Ordering::Relaxed);
         if runs <= RUNS_MAX {
@@ -104,7 +120,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         );
         if self.has_threads() {
             self.wake_background();
-            self.reclaim.wait_for_gain(self.reclaim.gains());
+            let over = u32::try_from(runs - RUNS_MAX).unwrap_or(u32::MAX).min(WAITED_RUNS_MAX);
+            self.reclaim.wait_for_gain(self.reclaim.gains(), RUN_WAIT * over);
             return Ok(());
         }
         while self.usage.runs.load(Ordering::Relaxed) > RUNS_MAX {

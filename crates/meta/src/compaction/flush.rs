@@ -15,6 +15,9 @@ use crate::schema::Schema;
 use crate::store::MetaError;
 use crate::table_set::InstallInto;
 
+/// Keys after which a flush notes how far it is.
+const KEYS_OF_A_NOTE: usize = 256;
+
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Writes the frozen memtable as tables, if there is one. Waits if another thread is flushing. A failed
     /// flush leaves the memtable frozen and releases everything that it has appended.
@@ -45,7 +48,13 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let bottom = self.table_set().runs.is_empty();
         let mut job = RewriteJob::new(self, first, references, &cleaning, &mut moves);
         let mut group = VersionGroup::default();
-        for item in frozen.order() {
+        let order = frozen.order();
+        // Commits keep the pace of this loop.
+        let progress = self.usage.pace.begin();
+        for (done, item) in order.iter().enumerate() {
+            if done % KEYS_OF_A_NOTE == 0 {
+                progress.note(done, order.len());
+            }
             let shard = &frozen.shards[item.shard()];
             let mut versions = shard.versions(item.slot()).peekable();
             if let Some(newest) = versions.peek() {
@@ -57,6 +66,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             });
             job.push(&group, bottom)?;
         }
+        drop(progress);
         job.finish(&InstallInto::Newest(frozen.last), Vec::new(), Vec::new())
     }
 }

@@ -22,3 +22,5 @@ mod reclaim;
 mod tiers;
 
 pub(crate) use reclaim::Reclaim;
+#[cfg(test)]
+pub(crate) use reclaim::WAIT;

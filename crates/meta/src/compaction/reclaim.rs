@@ -39,7 +39,7 @@ const IDLE_STEPS_MAX: u32 = 6;
 const IDLE_CLEANINGS_MAX: u32 = 3;
 
 /// How long a caller waits for the next gain before it looks again.
-const WAIT: Duration = Duration::from_millis(100);
+pub(crate) const WAIT: Duration = Duration::from_millis(100);
 
 /// The limits of a caller's wait.
 struct Patience {
@@ -105,10 +105,10 @@ impl Reclaim {
         self.gained.notify_all();
     }
 
-    /// Waits for the next gain after the first `seen`, or until `WAIT` is over. `false`: it is over.
-    pub(crate) fn wait_for_gain(&self, seen: u64) -> bool {
+    /// Waits for the next gain after the first `seen`, or until `limit` is over. `false`: it is over.
+    pub(crate) fn wait_for_gain(&self, seen: u64, limit: Duration) -> bool {
         let mut state = self.state.lock();
-        !self.gained.wait_while_for(&mut state, |state| state.gains == seen, WAIT).timed_out()
+        !self.gained.wait_while_for(&mut state, |state| state.gains == seen, limit).timed_out()
     }
 
     /// Number of gains so far.
@@ -160,7 +160,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             if !self.demand(bytes) {
                 break;
             }
-            if self.reclaim.wait_for_gain(seen) {
+            if self.reclaim.wait_for_gain(seen, WAIT) {
                 gains += 1;
             } else {
                 idle_waits += 1;

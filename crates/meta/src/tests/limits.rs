@@ -7,6 +7,7 @@ use warpfire_log::{Admit, LogError, LogStore, MemLog, MemLogOptions};
 use warpfire_units::Seq;
 
 use super::{get, open, put, small};
+use crate::compaction::WAIT;
 use crate::schema::PlainSchema;
 use crate::testing::unlimited;
 use crate::{Background, Batch, CommitError, Engine, EngineOptions, MetaError, Store, TxStore};
@@ -96,10 +97,10 @@ fn a_wait_for_a_gain_says_whether_there_was_one() {
     let engine = open(MemLog::new(), Background::Manual);
     let reclaim = &engine.inner_for_tests().reclaim;
     let seen = reclaim.gains();
-    assert!(!reclaim.wait_for_gain(seen), "nobody works here");
+    assert!(!reclaim.wait_for_gain(seen, WAIT), "nobody works here");
     reclaim.note_gain();
-    assert!(reclaim.wait_for_gain(seen), "the gain was before the wait");
-    assert!(!reclaim.wait_for_gain(reclaim.gains()));
+    assert!(reclaim.wait_for_gain(seen, WAIT), "the gain was before the wait");
+    assert!(!reclaim.wait_for_gain(reclaim.gains(), WAIT));
 }
 
 /// Tables cannot be written any more. Deletions go on in memory, for some memtables.
