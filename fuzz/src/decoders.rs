@@ -28,7 +28,8 @@ use warpfire_format::stream::{
 };
 use warpfire_format::stripe::{StripeHeader, StripeIdentity};
 use warpfire_format::table::{
-    DataBlock, DataBlockBuilder, KeyVersion, Partition, PartitionBuilder, TopBuilder, TopIndex, VersionKind,
+    Bundle, BundleIndex, DataBlock, DataBlockBuilder, KeyVersion, Partition, PartitionBuilder, TopBuilder,
+    TopIndex, VersionKind, decode_bundle,
 };
 use warpfire_format::{Uuid, crc32c};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, Seq, SlicePtr, ZoneIndex};
@@ -170,6 +171,11 @@ fn table(data: &[u8]) {
         if let Ok(top) = TopIndex::decode(block) {
             let _ = (top.find(b"key"), top.partitions().len());
         }
+        if let Ok(bundles) = BundleIndex::decode(block) {
+            let found: usize = (0..bundles.blocks()).map(|n| bundles.of_block(n).count()).sum();
+            assert!(found <= block.len(), "a bundle takes bytes");
+        }
+        let _ = decode_bundle(block);
     });
 }
 
@@ -484,13 +490,21 @@ fn valid_table_blocks() -> Vec<Vec<u8>> {
     let data_len = block.finish(&mut table);
     let mut partition = PartitionBuilder::default();
     partition.add_key(7);
+    let bundle = |offset_bytes, edit: &[u8]| {
+        let slice = SlicePtr { segment: SegmentId::FIRST.next(), offset_bytes, len_bytes: 300 };
+        Bundle { slice, edit: edit.into() }
+    };
+    partition.add_bundle(0, 7, &bundle(5000, b""));
+    partition.add_bundle(2, 8, &bundle(5300, b"edit"));
     partition.add_block(b"", b"apple", data_len);
     partition.finish(&mut table, 0, &mut top);
     let partition_end = table.len();
     top.finish(&mut table);
-    let (data, rest) = table.split_at(data_len);
-    let (partition, top) = rest.split_at(partition_end - data_len);
-    vec![data.to_vec(), partition.to_vec(), top.to_vec()]
+    let (partition, top) = table.split_at(partition_end);
+    let (data, rest) = partition.split_at(data_len);
+    // Five bytes of frame, the number of data blocks, and one group with its length.
+    let (bundles, partition) = rest.split_at(9 + 1 + usize::from(rest[9]));
+    vec![data.to_vec(), partition.to_vec(), top.to_vec(), bundles.to_vec()]
 }
 
 fn valid_keys() -> Vec<Vec<u8>> {

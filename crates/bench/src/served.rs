@@ -22,8 +22,8 @@ pub fn program() -> Result<PathBuf, Failure> {
     Ok(here.with_file_name("warpfire"))
 }
 
-/// Starts a server that prints a line once it has mounted. Whether it has: if not, it has printed the reason to
-/// the stderr that both processes share.
+/// Starts a server that prints a line once it has mounted. Whether it has: if not, it has printed the reason
+/// to the stderr that both processes share.
 fn start(command: &mut Command) -> std::io::Result<(Child, bool)> {
     let mut server = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let stdout = server.stdout.take().expect("the server is started with a pipe");

@@ -390,6 +390,17 @@ impl<E: Storage> Fs<E> {
         }
     }
 
+    /// The newest value of a file's record, with bytes inline if one read of the store brings both. The
+    /// caller holds a pin.
+    pub(crate) fn get_with_bytes(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, FsError> {
+        match self.engine.get_with_bytes(key, out) {
+            Err(MetaError::Memory(_)) if self.inode_cache.evict_tx_nodes() => {
+                Ok(self.engine.get_with_bytes(key, out)?)
+            }
+            found => Ok(found?),
+        }
+    }
+
     /// The node that a name leads to, `None` if there is no such name.
     ///
     /// It takes no key lock. Each turn of the loop ends when the record has changed since its version counter
@@ -410,11 +421,7 @@ impl<E: Storage> Fs<E> {
             }
             let found = match dentry {
                 Dentry::Reference(kind, ino) => self.find_at_own_key(kind, ino, Some((dir, name)))?,
-                Dentry::Embedded(inode) => Some(self.inode_cache.get_or_insert(
-                    inode.ino,
-                    || self.version_counters.at(&key) == before,
-                    || NodeState::new(&inode, RecordLocation::Dentry(dir, name.into())),
-                )),
+                Dentry::Embedded(inode) => Some(self.node_of_name(&inode, &key, before, (dir, name))),
             };
             match found {
                 Some(NodeLookup::Node(node)) => return Ok(Some(node)),
@@ -430,6 +437,22 @@ impl<E: Storage> Fs<E> {
                 None => {}
             }
         }
+    }
+
+    /// The node of an inode whose record was read from a name. `before` is the version counter of the name's
+    /// key before that.
+    pub(crate) fn node_of_name(
+        &self,
+        inode: &Inode<'_>,
+        key: &[u8],
+        before: u64,
+        (dir, name): (u64, &[u8]),
+    ) -> NodeLookup {
+        self.inode_cache.get_or_insert(
+            inode.ino,
+            || self.version_counters.at(key) == before,
+            || NodeState::new(inode, RecordLocation::Dentry(dir, name.into())),
+        )
     }
 
     /// The node of an inode with a record at its own key. `by` is the name through which it was found. `None`

@@ -53,6 +53,10 @@ impl Schema for FsSchema {
         fs::pointers(key, value, is_operand, visit).map_err(schema_error)
     }
 
+    fn is_bundled(&self, key: &[u8]) -> bool {
+        matches!(fs::Key::decode(key), Ok(fs::Key::Dentry(..) | fs::Key::Inode(..)))
+    }
+
     fn relocate(
         &self,
         key: &[u8],

@@ -71,6 +71,13 @@ pub trait Schema: Send + Sync + 'static {
         visit: &mut dyn FnMut(SlicePtr),
     ) -> Result<(), SchemaError>;
 
+    /// Whether a record with this key is read together with its bytes. Its bytes are then packed behind a
+    /// copy of the record, as a bundle, and `Store::get_with_bytes` reads both at once. The bytes of such a
+    /// value are at its end.
+    fn is_bundled(&self, _key: &[u8]) -> bool {
+        false
+    }
+
     /// Rewrites a value or operand: bytes inside it may be packed (`Relocator::packs`), slices may move.
     /// `Ok(false)` means unchanged, with `out` untouched.
     fn relocate(

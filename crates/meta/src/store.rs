@@ -232,6 +232,12 @@ pub trait Store: Send + Sync + 'static {
     /// none. A version other than `Seq::MAX` must be held by a live snapshot.
     fn get(&self, key: &[u8], at: Seq, out: &mut Vec<u8>) -> Result<bool, MetaError>;
 
+    /// The newest value of a key, for a caller that wants its bytes too: bytes that the stored value names by
+    /// a pointer may be inline in it. The caller holds a pin.
+    fn get_with_bytes(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
+        self.get(key, Seq::MAX, out)
+    }
+
     /// A page of the range at a version held by a live snapshot: at most `max_entries` entries and, past the
     /// first, about `max_bytes` bytes. Continue after the last key while `page.more`.
     fn scan(

@@ -134,6 +134,10 @@ impl Schema for ListSchema {
         Ok(())
     }
 
+    fn is_bundled(&self, _key: &[u8]) -> bool {
+        true
+    }
+
     fn relocate(
         &self,
         _key: &[u8],

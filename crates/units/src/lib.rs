@@ -97,6 +97,21 @@ impl SlicePtr {
         SlicePtr { segment: self.segment, offset_bytes: self.offset_bytes + u64::from(skip), len_bytes: len }
     }
 
+    /// The last `len` bytes of this slice.
+    ///
+    /// # Panics
+    /// If the slice is shorter.
+    #[must_use]
+    pub fn end(self, len: u32) -> SlicePtr {
+        self.part(self.len_bytes.checked_sub(len).expect("an end is inside its slice"), len)
+    }
+
+    /// Whether this slice is the end of `whole`, which is longer.
+    #[must_use]
+    pub fn is_end_of(self, whole: SlicePtr) -> bool {
+        self.len_bytes < whole.len_bytes && whole.end(self.len_bytes) == self
+    }
+
     /// Whether `next` begins where this slice ends, in the same segment.
     #[must_use]
     pub fn is_followed_by(self, next: SlicePtr) -> bool {

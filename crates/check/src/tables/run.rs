@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use warpfire_format::key_hash;
 use warpfire_format::manifest::TableDescriptor;
-use warpfire_format::table::{BlockHandle, DataBlock, KeyVersion, Partition, TopIndex};
+use warpfire_format::table::{BlockHandle, BundleIndex, DataBlock, KeyVersion, Partition, TopIndex};
 
-use super::verify::TableFacts;
+use super::verify::{BlockPlace, TableFacts};
 use crate::code::FindingCode;
 use crate::media::SliceReader;
 use crate::report::Findings;
@@ -96,6 +96,7 @@ struct OpenPartition {
     bytes: Vec<u8>,
     offset: u32,
     next_block: usize,
+    bundles: Option<BundleIndex>,
 }
 
 struct OpenTable<'a> {
@@ -190,7 +191,7 @@ impl<'a> RunReader<'a> {
                 continue;
             };
             let Some(partition) = &mut open.partition else {
-                match open_partition(open, reader) {
+                match open_partition(open, reader, findings) {
                     Ok(true) => {}
                     Ok(false) => self.close_table(reader, findings),
                     // The walk goes on behind the damage. The table's facts are dropped: its sums would be
@@ -219,9 +220,14 @@ impl<'a> RunReader<'a> {
             match decoded {
                 Ok(block) => {
                     if let Some(facts) = &mut open.facts {
-                        let partition_number = open.next_partition - 1;
-                        let index = (&open.top, partition_number, &*partition.partition, number);
-                        facts.take_block(open.entry, &block, index, reader, findings);
+                        let place = BlockPlace {
+                            top: &open.top,
+                            partition_number: open.next_partition - 1,
+                            partition: &partition.partition,
+                            block_number: number,
+                            bundles: partition.bundles.iter().flat_map(|b| b.of_block(number)).collect(),
+                        };
+                        facts.take_block(open.entry, &block, &place, reader, findings);
                     }
                     return Some(block);
                 }
@@ -282,7 +288,11 @@ fn block_bytes(partition: &OpenPartition, handle: BlockHandle) -> Option<&[u8]> 
 }
 
 /// Reads the next partition with its data blocks. `false` after the last.
-fn open_partition(open: &mut OpenTable<'_>, reader: &mut SliceReader<'_>) -> Result<bool, String> {
+fn open_partition(
+    open: &mut OpenTable<'_>,
+    reader: &mut SliceReader<'_>,
+    findings: &Findings,
+) -> Result<bool, String> {
     let number = open.next_partition;
     let Some(&handle) = open.top.partitions().get(number) else { return Ok(false) };
     open.next_partition += 1;
@@ -300,15 +310,30 @@ fn open_partition(open: &mut OpenTable<'_>, reader: &mut SliceReader<'_>) -> Res
     let partition = Partition::decode(own.unwrap_or(&[])).map_err(|e| e.to_string())?;
     let first = partition.blocks().first().map(|b| b.offset);
     let last = partition.blocks().last().and_then(|b| b.offset.checked_add(b.len));
-    if first != Some(offset) || last != Some(handle.offset) {
-        return Err(format!("its data blocks do not fill bytes {offset} to {}", handle.offset));
+    if first != Some(offset) || last.is_none_or(|last| last > handle.offset) {
+        return Err(format!("its data blocks do not lie in bytes {offset} to {}", handle.offset));
     }
-    open.partition = Some(OpenPartition { partition: Rc::new(partition), bytes, offset, next_block: 0 });
+    let bundles = partition.bundle_block(handle).map(|block| {
+        let from = usize::try_from(block.offset - offset).map_err(|e| e.to_string())?;
+        let to = usize::try_from(handle.offset - offset).map_err(|e| e.to_string())?;
+        let bundles = BundleIndex::decode(bytes.get(from..to).unwrap_or(&[])).map_err(|e| e.to_string())?;
+        let is_whole = bundles.blocks() == partition.blocks().len();
+        is_whole.then_some(bundles).ok_or_else(|| "it has another number of data blocks".to_owned())
+    });
+    // No name depends on a bundle block: every record and its bytes are found without it.
+    let bundles = bundles.transpose().unwrap_or_else(|message: String| {
+        let place = format!("table {} bundles of partition {number}", open.entry.id);
+        findings.error(FindingCode::TableBlock, place, message);
+        open.facts = None;
+        None
+    });
+    let partition = Rc::new(partition);
+    open.partition = Some(OpenPartition { partition, bytes, offset, next_block: 0, bundles });
     Ok(true)
 }
 
-/// The bytes of a partition from byte `offset` of the table on, with zeros for the data blocks that cannot be
-/// read.
+/// The bytes of a partition from byte `offset` of the table on, with zeros for the data blocks and the bundle
+/// block that cannot be read.
 fn read_piecewise(
     entry: &TableDescriptor,
     offset: u32,
@@ -321,7 +346,7 @@ fn read_piecewise(
     let before = usize::try_from(handle.offset - offset).map_err(|e| e.to_string())?;
     let mut bytes = vec![0; before];
     let mut block = Vec::new();
-    for data in partition.blocks() {
+    for data in partition.blocks().iter().copied().chain(partition.bundle_block(handle)) {
         block.clear();
         let place = data.offset.checked_sub(offset).and_then(|from| usize::try_from(from).ok());
         if read_table(entry, data.offset, data.len, reader, &mut block).is_ok()

@@ -2,14 +2,26 @@
 
 use std::collections::BTreeMap;
 
+use warpfire_format::Corrupt;
 use warpfire_format::manifest::TableDescriptor;
-use warpfire_format::table::{DataBlock, Partition, TopIndex, VersionKind};
+use warpfire_format::table::{
+    Bundle, BundleEntry, DataBlock, Partition, TopIndex, VersionKind, decode_bundle, fingerprint,
+};
 use warpfire_format::{fs, key_hash};
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
 use crate::code::FindingCode;
 use crate::media::SliceReader;
 use crate::report::Findings;
+
+/// The way to a data block, and the bundles of its records.
+pub(super) struct BlockPlace<'a> {
+    pub(super) top: &'a TopIndex,
+    pub(super) partition_number: usize,
+    pub(super) partition: &'a Partition,
+    pub(super) block_number: usize,
+    pub(super) bundles: Vec<BundleEntry>,
+}
 
 /// Counts and sums over the blocks of a table so far.
 #[derive(Default)]
@@ -23,20 +35,69 @@ pub(super) struct TableFacts {
     /// The names themselves, if the reader counts their bytes each once.
     names: Vec<SlicePtr>,
     last_key: Option<Vec<u8>>,
+    /// The first record with a bundle in each partition.
+    samples: Vec<Sample>,
+    sampled_partition: Option<usize>,
+}
+
+/// A record and its bundle, to be compared.
+struct Sample {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    bundle: Bundle,
+}
+
+impl Sample {
+    /// Whether the bundle has the record. A bundle that cannot be read is a loss of bytes, which is found
+    /// elsewhere.
+    fn holds(&self, reader: &mut SliceReader<'_>) -> bool {
+        let Sample { key, value, bundle } = self;
+        let mut bytes = Vec::new();
+        if reader.read(bundle.slice, &mut bytes).is_err() {
+            return true;
+        }
+        let Some((found, old)) = decode_bundle(&bytes).filter(|(found, _)| found == key) else {
+            return false;
+        };
+        let mut edited = Vec::new();
+        let today = match &*bundle.edit {
+            [] => old,
+            edit => match fs::fold(found, fs::FoldBase::Value(old), &[edit], &mut edited) {
+                Ok(fs::FoldOutcome::Value) => &edited,
+                _ => return false,
+            },
+        };
+        // The same record, with the end of the bundle in the place of its bytes.
+        let mut pack = |run: &[u8]| {
+            let len = u32::try_from(run.len()).ok().filter(|len| *len < bundle.slice.len_bytes);
+            len.map(|len| bundle.slice.end(len)).ok_or(NoBundle)
+        };
+        let mut packed = Vec::new();
+        let changed = fs::relocate(found, today, false, Some(&mut pack), &mut |_| Ok(None), &mut packed);
+        matches!(changed, Ok(true)) && packed == *value
+    }
+}
+
+/// A value that is not that of a bundle.
+struct NoBundle;
+
+impl From<Corrupt> for NoBundle {
+    fn from(_: Corrupt) -> Self {
+        NoBundle
+    }
 }
 
 impl TableFacts {
-    /// Checks a data block: order, index, filter and slices. Blocks come in order. `index` is the way to the
-    /// block: top block, number of the partition, partition, number of the data block.
+    /// Checks a data block: order, index, filter, slices and bundles. Blocks come in order.
     pub(super) fn take_block(
         &mut self,
         table: &TableDescriptor,
         block: &DataBlock,
-        index: (&TopIndex, usize, &Partition, usize),
+        way: &BlockPlace<'_>,
         reader: &SliceReader<'_>,
         findings: &Findings,
     ) {
-        let (top, partition_number, partition, block_number) = index;
+        let BlockPlace { top, partition_number, partition, block_number, bundles } = way;
         let place = format!("table {} partition {partition_number} block {block_number}", table.id);
         let first = block.key(0);
         let follows = match &self.last_key {
@@ -48,19 +109,37 @@ impl TableFacts {
         }
         // A reader must find each key the way that an engine looks for it: top block, partition, filter.
         let mut start = 0;
+        let mut rest = bundles.iter().peekable();
         while start < block.len() {
             let key = block.key(start);
-            let found = top.find(key) == partition_number && partition.find(key) == block_number;
+            let found = top.find(key) == *partition_number && partition.find(key) == *block_number;
             if !found || !partition.may_hold(key_hash(key)) {
                 let message = format_args!("index or filter hides key {}", show(key));
                 findings.error(FindingCode::TableIndex, &place, message);
             }
             let end = block.group_end(start);
             self.superseded += (end - start - 1) as u64;
+            // Only the newest version of a key has a bundle: a reader finds it by the key.
+            let bundle = rest.next_if(|bundle| bundle.entry == start);
+            if bundle.is_some_and(|bundle| bundle.fingerprint != fingerprint(key_hash(key))) {
+                let message = format_args!("the bundle of {} is of another key", show(key));
+                findings.error(FindingCode::TableIndex, &place, message);
+            }
+            if let Some(entry) = bundle.filter(|_| self.sampled_partition != Some(*partition_number)) {
+                self.sampled_partition = Some(*partition_number);
+                let (value, bundle) = (block.entry(start).value.to_vec(), entry.bundle.clone());
+                self.samples.push(Sample { key: key.to_vec(), value, bundle });
+            }
             for i in start..end {
-                self.take_entry(block, i, &place, reader, findings);
+                let bundle = bundle.filter(|_| i == start).map(|bundle| &bundle.bundle);
+                self.take_entry(block, (i, bundle), &place, reader, findings);
             }
             start = end;
+        }
+        if let Some(bundle) = rest.next() {
+            let message =
+                format_args!("entry {} has a bundle and is not the newest of its key", bundle.entry);
+            findings.error(FindingCode::TableIndex, &place, message);
         }
         let last = block.key(block.len() - 1);
         let kept = self.last_key.get_or_insert_default();
@@ -71,7 +150,7 @@ impl TableFacts {
     fn take_entry(
         &mut self,
         block: &DataBlock,
-        i: usize,
+        (i, bundle): (usize, Option<&Bundle>),
         place: &str,
         reader: &SliceReader<'_>,
         findings: &Findings,
@@ -89,7 +168,12 @@ impl TableFacts {
         // The sums of named bytes are compared with the manifest in `finish`: cleaning relies on them.
         let TableFacts { references, names, .. } = self;
         let mut outside = None;
+        let mut ends = 0;
         let visited = fs::pointers(entry.key, entry.value, entry.kind == VersionKind::Merge, &mut |slice| {
+            // The slice is the end of the bundle, and stands for all of it.
+            let whole = bundle.map(|bundle| bundle.slice).filter(|bundle| slice.is_end_of(*bundle));
+            ends += if whole.is_some() { 1 } else { 2 };
+            let slice = whole.unwrap_or(slice);
             *references.entry(slice.segment).or_default() += u64::from(slice.len_bytes);
             names.extend(reader.counts_distinct().then_some(slice));
             if !reader.holds(slice) {
@@ -98,6 +182,14 @@ impl TableFacts {
         });
         if let Err(e) = visited {
             findings.error(FindingCode::Value, format_args!("{place} key {}", show(entry.key)), e);
+        }
+        let edit = bundle.map(|bundle| &*bundle.edit).filter(|edit| !edit.is_empty());
+        if let Some(Err(e)) = edit.map(|edit| fs::pointers(entry.key, edit, true, &mut |_| ends += 2)) {
+            findings.error(FindingCode::Value, format_args!("{place} key {}", show(entry.key)), e);
+        }
+        if bundle.is_some() && ends != 1 {
+            let at = format_args!("{place} key {}", show(entry.key));
+            findings.error(FindingCode::TableIndex, at, "its bundle does not end with its bytes");
         }
         if let Some(slice) = outside {
             let at = format_args!("{place} key {}", show(entry.key));
@@ -157,6 +249,10 @@ impl TableFacts {
                 listed.len()
             );
             findings.error(FindingCode::TableReferences, &place, message);
+        }
+        for sample in self.samples.iter().filter(|sample| !sample.holds(reader)) {
+            let at = format_args!("{place} key {}", show(&sample.key));
+            findings.error(FindingCode::TableIndex, at, "its bundle has another record");
         }
         reader.count(&self.references);
         self.names.into_iter().for_each(|name| reader.count_name(name));

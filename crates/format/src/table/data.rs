@@ -106,6 +106,12 @@ impl DataBlockBuilder {
         self.out.len()
     }
 
+    /// Number of entries so far.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count as usize
+    }
+
     /// Whether the block has no entry yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -16,8 +16,10 @@
 //! ```
 //!
 //! The separator of a block is not above its first key, and above the last key of the block before. The data
-//! blocks of a partition lie one after the other, and its partition block follows the last of them.
+//! blocks of a partition lie one after the other. Its bundle block, if it has one, follows the last of them,
+//! and then its partition block.
 
+use super::bundles::{Bundle, BundleBuilder};
 use super::filter::Filter;
 use super::key_heads::KeyHeads;
 use super::{BAD_INDEX, FRAME_BYTES, INDEX_FIELDS, PARTITION, TOP, open, seal, shared_len};
@@ -145,12 +147,19 @@ pub struct PartitionBuilder {
     first_separator: Vec<u8>,
     separators: Separators,
     hashes: Vec<u64>,
+    bundles: BundleBuilder,
 }
 
 impl PartitionBuilder {
     /// Adds the hash (`crate::key_hash`) of a key in the partition, once for each key.
     pub fn add_key(&mut self, hash: u64) {
         self.hashes.push(hash);
+    }
+
+    /// Adds the bundle of a record of the data block that comes next: number `entry` in it, with a key of
+    /// this hash. Only the newest version of a key has one. The numbers rise.
+    pub fn add_bundle(&mut self, entry: usize, hash: u64, bundle: &Bundle) {
+        self.bundles.add(entry, hash, bundle);
     }
 
     /// Adds the next data block. `before` is the last key before it, `first` its first key, `len` its length
@@ -164,6 +173,7 @@ impl PartitionBuilder {
             self.first_separator = separator.to_vec();
         }
         self.separators.put(&mut self.body, separator, &[len]);
+        self.bundles.end_block();
         self.blocks += 1;
         self.bytes += len;
     }
@@ -174,15 +184,19 @@ impl PartitionBuilder {
         self.blocks
     }
 
-    /// Appends the partition block to `table`, adds it to `top` and starts the next partition. `table` ends
-    /// with the partition's data blocks; its first byte is byte `table_offset` of the whole table.
+    /// Appends the bundle block and the partition block to `table`, adds the partition to `top` and starts
+    /// the next one. `table` ends with the partition's data blocks; its first byte is byte `table_offset` of
+    /// the whole table.
     pub fn finish(&mut self, table: &mut Vec<u8>, table_offset: u32, top: &mut TopBuilder) {
         debug_assert!(self.blocks > 0, "a partition has at least one data block");
+        let place = |at: usize| table_offset + u32::try_from(at).expect("a table stays below 4 GiB");
+        let first_offset = place(table.len()) - self.bytes;
+        self.bundles.finish(table);
         let start = table.len();
-        let offset = table_offset + u32::try_from(start).expect("a table stays below 4 GiB");
+        let offset = place(start);
         let filter = Filter::of(&self.hashes);
         table.extend_from_slice(&[0; FRAME_BYTES]);
-        table.extend_from_slice(&(offset - self.bytes).to_le_bytes());
+        table.extend_from_slice(&first_offset.to_le_bytes());
         table.extend_from_slice(&self.blocks.to_le_bytes());
         let lines = u32::try_from(filter.lines()).expect("a filter stays below 4 GiB");
         table.extend_from_slice(&lines.to_le_bytes());
@@ -249,6 +263,15 @@ impl Partition {
     #[must_use]
     pub fn separator(&self, block: usize) -> Option<&[u8]> {
         self.index.separator(block)
+    }
+
+    /// The bundle block: what lies between the last data block and the partition block, which is at `own`.
+    #[must_use]
+    pub fn bundle_block(&self, own: BlockHandle) -> Option<BlockHandle> {
+        let last = self.blocks().last()?;
+        let offset = last.offset.checked_add(last.len)?;
+        let len = own.offset.checked_sub(offset).filter(|len| *len > 0)?;
+        Some(BlockHandle { offset, len })
     }
 
     /// Memory of the decoded block, in bytes.
@@ -347,6 +370,8 @@ mod tests {
 
     use super::*;
     use crate::key_hash;
+    use crate::table::{BundleIndex, fingerprint};
+    use warpfire_units::{SegmentId, SlicePtr};
 
     fn two_partitions() -> (Vec<u8>, BlockHandle) {
         let (mut table, mut top) = (Vec::new(), TopBuilder::default());
@@ -355,6 +380,8 @@ mod tests {
         partition.add_key(key_hash(b"apple"));
         partition.add_block(b"", b"apple", 100);
         partition.add_key(key_hash(b"banana"));
+        let slice = SlicePtr { segment: SegmentId::FIRST, offset_bytes: 9, len_bytes: 70 };
+        partition.add_bundle(1, key_hash(b"banana"), &Bundle { slice, edit: [].into() });
         partition.add_block(b"azure", b"banana", 200);
         assert_eq!(partition.blocks(), 2);
         partition.finish(&mut table, 0, &mut top);
@@ -383,8 +410,14 @@ mod tests {
             [BlockHandle { offset: 0, len: 100 }, BlockHandle { offset: 100, len: 200 }]
         );
         assert!(first.may_hold(key_hash(b"apple")) && !first.may_hold(key_hash(b"cherry")));
+        let bundles = first.bundle_block(top.partitions()[0]).unwrap();
+        let bundles = BundleIndex::decode(block_bytes(&table, bundles)).unwrap();
+        assert_eq!(bundles.of_block(0).count(), 0);
+        let found: Vec<_> = bundles.of_block(1).map(|b| (b.entry, b.fingerprint)).collect();
+        assert_eq!(found, [(1, fingerprint(key_hash(b"banana")))]);
         let second = Partition::decode(block_bytes(&table, top.partitions()[1])).unwrap();
         assert_eq!(second.blocks()[0].offset, top.partitions()[0].offset + top.partitions()[0].len);
+        assert_eq!(second.bundle_block(top.partitions()[1]), None);
     }
 
     #[test]
@@ -396,7 +429,8 @@ mod tests {
         assert_eq!(first[17..first.len() - 64], [0, 1, 100, b'a', 0, 1, 200, 1, b'b']);
         let bytes = block_bytes(&table, handle);
         assert_eq!(bytes[4..9], [3, 2, 0, 0, 0]);
-        assert_eq!(bytes[9..14], [0, 1, 172, 2, 90]);
+        // 300 bytes of data blocks and 18 of the bundle block.
+        assert_eq!(bytes[9..14], [0, 1, 190, 2, 90]);
     }
 
     proptest! {

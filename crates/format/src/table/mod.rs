@@ -2,22 +2,29 @@
 //! and the top block.
 //!
 //! ```text
-//! table:  data block … | partition block | data block … | partition block | … | top block
-//!         └────── partition 0 ───────────┘└────── partition 1 ───────────┘
+//! table:  data block … | bundle block | partition block | data block … | partition block | … | top block
+//!         └────────────── partition 0 ─────────────────┘└────── partition 1 ───────────┘
 //! ```
+//!
+//! A partition has a bundle block if one of its records has a bundle.
 //!
 //! Every block begins with the same five bytes:
 //!
 //! ```text
 //! 0  u32  CRC32C of all that follows in the block
-//! 4  u8   kind: 1 data, 2 partition, 3 top
+//! 4  u8   kind: 1 data, 2 partition, 3 top, 4 bundles
 //! ```
 
+mod bundles;
 mod data;
 mod filter;
 mod index;
 mod key_heads;
 
+pub use bundles::{
+    BUNDLE_BYTES_MAX, BUNDLE_EDIT_BYTES_MAX, Bundle, BundleEntry, BundleIndex, decode_bundle, encode_bundle,
+    fingerprint,
+};
 pub use data::{DataBlock, DataBlockBuilder, KeyVersion, VersionKind};
 pub use filter::Filter;
 pub use index::{BlockHandle, Partition, PartitionBuilder, TopBuilder, TopIndex};
@@ -30,6 +37,7 @@ const FRAME_BYTES: usize = 5;
 const DATA: u8 = 1;
 const PARTITION: u8 = 2;
 const TOP: u8 = 3;
+const BUNDLES: u8 = 4;
 
 const BAD_CHECKSUM: Corrupt = Corrupt::new(300, "table block checksum");
 const BAD_KIND: Corrupt = Corrupt::new(301, "table block kind");
@@ -37,8 +45,10 @@ const BAD_DATA: Corrupt = Corrupt::new(302, "data block structure");
 const BAD_ORDER: Corrupt = Corrupt::new(303, "data block order");
 const BAD_INDEX: Corrupt = Corrupt::new(304, "index structure");
 const BAD_FILTER: Corrupt = Corrupt::new(305, "filter structure");
+const BAD_BUNDLES: Corrupt = Corrupt::new(307, "bundle block structure");
 
 static DATA_FIELDS: FieldErrors = FieldErrors::all(BAD_DATA);
+static BUNDLE_FIELDS: FieldErrors = FieldErrors::all(BAD_BUNDLES);
 static INDEX_FIELDS: FieldErrors = FieldErrors::all(BAD_INDEX);
 
 /// Fills the first five bytes of a block, which the builder has left free: kind, then checksum.

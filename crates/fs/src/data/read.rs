@@ -29,7 +29,7 @@ use crate::attrs::missing_record;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::WHOLE_FILE_BYTES_MAX;
-use crate::node::{Layout, NameBuf, Node, NodeRef, NodeState, check_name};
+use crate::node::{Layout, NameBuf, Node, NodeLookup, NodeRef, NodeState, check_name};
 use crate::op::{
     Digestible, HeapBytes, Operation, PureRead, RecordedCaller, ReplayScene, digest_of_bytes, new_hasher,
 };
@@ -249,7 +249,13 @@ impl<E: Storage> Fs<E> {
         }
         let mut scratch = Scratch::take();
         let key = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
-        if !self.get(&key, &mut scratch.value)? {
+        // A read of a part would bring the whole file each time.
+        let is_whole = fill.start == 0 && fill.buf.len() as u64 >= state.attrs.size_bytes;
+        let found = match is_whole {
+            true => self.get_with_bytes(&key, &mut scratch.value)?,
+            false => self.get(&key, &mut scratch.value)?,
+        };
+        if !found {
             return Err(missing_record());
         }
         match Inode::decode(&scratch.value)?.content {
@@ -272,8 +278,8 @@ impl<E: Storage> Fs<E> {
         Ok(())
     }
 
-    /// Reads a whole regular file by name. A file that is inline costs one read of its name and one of its
-    /// bytes, and no node is made for it.
+    /// Reads a whole regular file by name. A file that is inline costs one read of its name, which brings its
+    /// bytes if they lie with it, and no node is made for it.
     ///
     /// # Errors
     /// As `lookup`, `access` and `read`; `FileTooLarge` above 4 GiB: read such a file in parts.
@@ -290,12 +296,16 @@ impl<E: Storage> Fs<E> {
             let pin = self.engine.pin()?;
             let mut scratch = Scratch::take();
             let Scratch { value, other, .. } = &mut *scratch;
-            if !self.get(&dentry_key(self.volume, dir.ino(), name), value)? {
+            let key = dentry_key(self.volume, dir.ino(), name);
+            let before = self.version_counters.at(&key);
+            if !self.get_with_bytes(&key, value)? {
                 return Err(FsError::NotFound);
             }
+            let mut is_of_name = true;
             let inode = match Dentry::decode(value)? {
                 Dentry::Embedded(inode) if matches!(inode.content, InodeContent::Small(_)) => inode,
-                Dentry::Reference(_, ino) if self.get(&inode_key(self.volume, ino), other)? => {
+                Dentry::Reference(_, ino) if self.get_with_bytes(&inode_key(self.volume, ino), other)? => {
+                    is_of_name = false;
                     Inode::decode(other)?
                 }
                 _ => return self.read_node(caller, dir, name),
@@ -313,7 +323,16 @@ impl<E: Storage> Fs<E> {
             fill.into_reads(&mut slices);
             self.engine.read(&mut slices)?;
             drop(pin);
-            self.renew_atime_by_name(dir, name, &inode.attrs)?;
+            if self.atime_is_due(&inode.attrs) {
+                // The record that was read makes the node, so that no other block is read for it.
+                let by = (dir.ino(), name);
+                let found = is_of_name.then(|| self.node_of_name(&inode, &key, before, by));
+                let node = match found {
+                    Some(NodeLookup::Node(node)) => Some(node),
+                    _ => self.find(dir.ino(), name)?,
+                };
+                node.map_or(Ok(()), |node| self.renew_atime_if_due(&node))?;
+            }
             Ok(bytes)
         })
     }
@@ -333,20 +352,6 @@ impl<E: Storage> Fs<E> {
         let len = self.read(&node, 0, &mut bytes)?;
         bytes.truncate(len);
         Ok(bytes)
-    }
-
-    fn renew_atime_by_name(
-        &self,
-        dir: &NodeRef,
-        name: &[u8],
-        attrs: &warpfire_format::fs::Attrs,
-    ) -> Result<(), FsError> {
-        if self.atime_is_due(attrs)
-            && let Some(node) = self.find(dir.ino(), name)?
-        {
-            self.renew_atime_if_due(&node)?;
-        }
-        Ok(())
     }
 }
 

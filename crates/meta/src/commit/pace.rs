@@ -1,12 +1,12 @@
 //! The pace of commits while a memtable is written.
 //!
-//! Commits that fill the active memtable faster than the frozen one is written would run into its end, and one
-//! of them would wait for the rest of the flush. Instead each portion waits a little, so that the active
+//! Commits that fill the active memtable faster than the frozen one is written would run into its end, and
+//! one of them would wait for the rest of the flush. Instead each portion waits a little, so that the active
 //! memtable fills as the frozen one is written.
 //!
 //! # Invariants
-//! 1. A portion waits for `WAIT` at most, and only while a flush makes tables. So a flush that stands still for
-//!    want of space slows nobody down here.
+//! 1. A portion waits for `WAIT` at most, and only while a flush makes tables. So a flush that stands still
+//!    for want of space slows nobody down here.
 //! 2. A commit that waits holds no lock of the engine: `make_room` calls this, and it holds none.
 
 use std::time::Duration;

@@ -23,8 +23,8 @@ use crate::memtable::SHARDS;
 use crate::schema::Schema;
 use crate::store::MetaError;
 
-/// How long one portion waits at most for each run above `RUNS_MAX`, and for how many of these runs. A merge of
-/// everything takes minutes, and only its end leaves fewer runs.
+/// How long one portion waits at most for each run above `RUNS_MAX`, and for how many of these runs. A merge
+/// of everything takes minutes, and only its end leaves fewer runs.
 const RUN_WAIT: Duration = Duration::from_millis(2);
 const WAITED_RUNS_MAX: u32 = 16;
 

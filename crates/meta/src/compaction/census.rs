@@ -39,7 +39,7 @@ use std::sync::Arc;
 
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::manifest::TableDescriptor;
-use warpfire_format::table::{KeyVersion, VersionKind};
+use warpfire_format::table::{Bundle, KeyVersion, VersionKind};
 use warpfire_log::{CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogStore};
 use warpfire_units::{SegmentId, SlicePtr};
 
@@ -117,17 +117,20 @@ impl<S: Schema> CensusCount<'_, S> {
         }
     }
 
-    fn add_value(&mut self, entry: KeyVersion<'_>) -> Result<(), SchemaError> {
+    /// Counts the slices of a value. A slice that is the end of the value's bundle stands for all of it.
+    fn add_value(&mut self, entry: KeyVersion<'_>, bundle: Option<&Bundle>) -> Result<(), SchemaError> {
         if entry.kind == VersionKind::Delete {
             return Ok(());
         }
         let schema = self.schema;
-        schema
-            .pointers(entry.key, entry.value, entry.kind == VersionKind::Merge, &mut |slice| self.add(slice))
+        schema.pointers(entry.key, entry.value, entry.kind == VersionKind::Merge, &mut |slice| {
+            let whole = bundle.map(|bundle| bundle.slice).filter(|bundle| slice.is_end_of(*bundle));
+            self.add(whole.unwrap_or(slice));
+        })
     }
 
     fn add_slots(&mut self, shard: &MemtableShard, slots: std::ops::Range<usize>) -> Result<(), SchemaError> {
-        slots.into_iter().try_for_each(|slot| self.add_value(shard.entry(slot)))
+        slots.into_iter().try_for_each(|slot| self.add_value(shard.entry(slot), None))
     }
 }
 
@@ -296,7 +299,7 @@ fn count_table<L: LogStore, S: Schema>(
 ) -> Result<(), MetaError> {
     let mut stream = RunStream::new(vec![Arc::clone(table)])?;
     while let Some(entry) = stream.entry() {
-        count.add_value(entry)?;
+        count.add_value(entry, stream.bundle())?;
         stream.next()?;
     }
     Ok(())

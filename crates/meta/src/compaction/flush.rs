@@ -62,7 +62,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             }
             versions.for_each(|entry| {
                 debug_assert!(entry.seq <= frozen.last, "a frozen memtable ends with its last seq");
-                group.push(entry);
+                group.push(entry, None);
             });
             job.push(&group, bottom)?;
         }

@@ -11,17 +11,24 @@
 //! 3. A delete is dropped only if no older version of its key exists
 //!    (`tests::a_delete_goes_only_when_nothing_is_below`).
 
-use warpfire_format::table::{KeyVersion, VersionKind};
+use warpfire_format::table::{BUNDLE_EDIT_BYTES_MAX, Bundle, KeyVersion, VersionKind};
 use warpfire_units::Seq;
 
 use crate::schema::{FoldResult, OlderValue, Schema, SchemaError};
 
-#[derive(Clone, Copy)]
 struct FoldVersion {
     seq: Seq,
     kind: VersionKind,
     start: usize,
     len: usize,
+    bundle: Option<Bundle>,
+}
+
+/// The version that stands for a stratum.
+struct KeptVersion<'a> {
+    kind: VersionKind,
+    value: &'a [u8],
+    bundle: Option<Bundle>,
 }
 
 /// All versions of one key that a job has met, newest first.
@@ -50,22 +57,25 @@ impl VersionGroup {
         &self.key
     }
 
-    /// Adds the next older version.
-    pub(super) fn push(&mut self, entry: KeyVersion<'_>) {
+    /// Adds the next older version, which may have a bundle.
+    pub(super) fn push(&mut self, entry: KeyVersion<'_>, bundle: Option<&Bundle>) {
         debug_assert!(
             self.versions.last().is_none_or(|newer| newer.seq >= entry.seq),
             "the versions of a key come from the newest to the oldest"
         );
         let start = self.bytes.len();
         self.bytes.extend_from_slice(entry.value);
-        self.versions.push(FoldVersion { seq: entry.seq, kind: entry.kind, start, len: entry.value.len() });
+        let len = entry.value.len();
+        let bundle = bundle.cloned();
+        self.versions.push(FoldVersion { seq: entry.seq, kind: entry.kind, start, len, bundle });
     }
 
     fn value(&self, v: &FoldVersion) -> &[u8] {
         &self.bytes[v.start..v.start + v.len]
     }
 
-    /// Calls `emit` with the versions to keep, newest first. `visible` lists the seqs that readers may read
+    /// Calls `emit` with the versions to keep, newest first, and with the bundles that they still have.
+    /// `visible` lists the seqs that readers may read
     /// at, rising. `bottom` says that no older version of this key exists elsewhere. `out` is scratch memory.
     pub(super) fn fold<S: Schema, E: From<SchemaError>>(
         &self,
@@ -73,7 +83,7 @@ impl VersionGroup {
         visible: &[Seq],
         bottom: bool,
         out: &mut Vec<u8>,
-        mut emit: impl FnMut(KeyVersion<'_>) -> Result<(), E>,
+        mut emit: impl FnMut(KeyVersion<'_>, Option<Bundle>) -> Result<(), E>,
     ) -> Result<(), E> {
         debug_assert!(visible.is_sorted(), "the seqs of readers are in order");
         // A version newer than every reader's seq has a stratum of its own, the last one: it is kept.
@@ -85,10 +95,11 @@ impl VersionGroup {
             let (group, below) = rest.split_at(end);
             rest = below;
             let nothing_below = bottom && below.is_empty();
-            let Some((kind, value)) = self.fold_stratum(group, schema, nothing_below, out)? else { continue };
+            let Some(kept) = self.fold_stratum(group, schema, nothing_below, out)? else { continue };
+            let KeptVersion { kind, value, bundle } = kept;
             // Every reader sees this version, so its seq does not matter any more. Seq 0 takes fewest bytes.
             let seq = if nothing_below && stratum == 0 { Seq(0) } else { newest.seq };
-            emit(KeyVersion { key: &self.key, seq, kind, value })?;
+            emit(KeyVersion { key: &self.key, seq, kind, value }, bundle)?;
         }
         Ok(())
     }
@@ -100,15 +111,18 @@ impl VersionGroup {
         schema: &S,
         nothing_below: bool,
         out: &'a mut Vec<u8>,
-    ) -> Result<Option<(VersionKind, &'a [u8])>, SchemaError> {
+    ) -> Result<Option<KeptVersion<'a>>, SchemaError> {
+        let kept = |kind, value, bundle| Some(KeptVersion { kind, value, bundle });
         // Versions below the newest put or delete of the stratum are visible to nobody.
         let base_at = group.iter().position(|v| v.kind != VersionKind::Merge);
         let operands = &group[..base_at.unwrap_or(group.len())];
         let base = base_at.map(|i| &group[i]);
-        let deleted = || (!nothing_below).then_some((VersionKind::Delete, &[][..]));
+        let deleted = || if nothing_below { None } else { kept(VersionKind::Delete, &[], None) };
         if operands.is_empty() {
             return Ok(match base {
-                Some(v) if v.kind == VersionKind::Put => Some((VersionKind::Put, self.value(v))),
+                Some(v) if v.kind == VersionKind::Put => {
+                    kept(VersionKind::Put, self.value(v), v.bundle.clone())
+                }
                 _ => deleted(),
             });
         }
@@ -120,14 +134,40 @@ impl VersionGroup {
         };
         // One operand over an unknown value stays as it is: the schema is not asked.
         if let ([only], OlderValue::Unknown) = (operands, known) {
-            return Ok(Some((VersionKind::Merge, self.value(only))));
+            return Ok(kept(VersionKind::Merge, self.value(only), None));
         }
         let oldest_first: Vec<&[u8]> = operands.iter().rev().map(|v| self.value(v)).collect();
         Ok(match schema.fold(&self.key, known, &oldest_first, out)? {
-            FoldResult::Value => Some((VersionKind::Put, out)),
+            FoldResult::Value => {
+                let bundle = base.and_then(|v| v.bundle.as_ref());
+                let bundle = bundle.map(|b| self.edited(b, &oldest_first, schema)).transpose()?.flatten();
+                kept(VersionKind::Put, out, bundle)
+            }
             FoldResult::Deleted => deleted(),
-            FoldResult::Operand => Some((VersionKind::Merge, out)),
+            FoldResult::Operand => kept(VersionKind::Merge, out, None),
         })
+    }
+
+    /// The bundle of a version onto which these operands were folded, oldest first; `None` if its edit would
+    /// be long. Whether the version still has the bundle's bytes is decided when it is written.
+    fn edited<S: Schema>(
+        &self,
+        bundle: &Bundle,
+        operands: &[&[u8]],
+        schema: &S,
+    ) -> Result<Option<Bundle>, SchemaError> {
+        let before = (!bundle.edit.is_empty()).then_some(&*bundle.edit);
+        let all: Vec<&[u8]> = before.into_iter().chain(operands.iter().copied()).collect();
+        let mut folded = Vec::new();
+        let edit = match all[..] {
+            [only] => only,
+            _ => match schema.fold(&self.key, OlderValue::Unknown, &all, &mut folded)? {
+                FoldResult::Operand => &folded,
+                FoldResult::Value | FoldResult::Deleted => return Ok(None),
+            },
+        };
+        let is_short = edit.len() <= BUNDLE_EDIT_BYTES_MAX;
+        Ok(is_short.then(|| Bundle { slice: bundle.slice, edit: edit.into() }))
     }
 }
 
@@ -144,12 +184,12 @@ mod tests {
         let mut group = VersionGroup::default();
         group.begin(b"key");
         for (seq, kind, value) in versions {
-            group.push(KeyVersion { key: b"key", seq: Seq(*seq), kind: *kind, value });
+            group.push(KeyVersion { key: b"key", seq: Seq(*seq), kind: *kind, value }, None);
         }
         let visible: Vec<Seq> = visible.iter().map(|s| Seq(*s)).collect();
         let mut kept = Vec::new();
         group
-            .fold::<_, SchemaError>(&ListSchema, &visible, bottom, &mut Vec::new(), |e| {
+            .fold::<_, SchemaError>(&ListSchema, &visible, bottom, &mut Vec::new(), |e, _| {
                 kept.push((e.seq.0, e.kind, e.value.to_vec()));
                 Ok(())
             })

@@ -26,13 +26,15 @@
 //! 2. For each segment: references before + bytes appended + bytes retained = references after + bytes
 //!    released (assert in `settle`; `tests::model` ends with no live byte).
 //! 3. A job ends once, by `finish` or by `Drop` (assert in `finish`).
+//! 4. A version keeps its bundle while its bytes stay as they are; short changes of the record become the
+//!    bundle's edit (`VersionRelocator`, `fold`; `tests::bundles`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use warpfire_format::manifest::TableDescriptor;
-use warpfire_format::table::{KeyVersion, VersionKind};
+use warpfire_format::table::{BUNDLE_BYTES_MAX, Bundle, KeyVersion, VersionKind, encode_bundle};
 use warpfire_log::{LogError, LogStore, Slices, Stream};
 use warpfire_slices::KnownCopy;
 use warpfire_units::{SegmentId, Seq, SlicePtr};
@@ -45,8 +47,10 @@ use crate::store::MetaError;
 use crate::table::TableWriter;
 use crate::table_set::InstallInto;
 
-/// The log never splits appends up to this length, so packed bytes are one slice.
+/// The log never splits appends up to this length, so packed bytes are one slice, and so is a bundle.
 const PACKED_BYTES_MAX: usize = 64 * 1024;
+
+const _: () = assert!(BUNDLE_BYTES_MAX <= PACKED_BYTES_MAX, "a bundle is one slice");
 
 struct JobRelocator<'a, L> {
     log: &'a L,
@@ -54,6 +58,8 @@ struct JobRelocator<'a, L> {
     moves: &'a mut SliceMoves,
     /// Bytes that the job has appended for values, by segment.
     appended: BTreeMap<SegmentId, u64>,
+    /// The bundle that is being written.
+    buffer: Vec<u8>,
 }
 
 impl<L: LogStore> JobRelocator<'_, L> {
@@ -67,16 +73,21 @@ impl<L: LogStore> JobRelocator<'_, L> {
     }
 }
 
-impl<L: LogStore> Relocator for JobRelocator<'_, L> {
-    fn packs(&self) -> bool {
-        true
-    }
-
+impl<L: LogStore> JobRelocator<'_, L> {
     fn pack(&mut self, bytes: &[u8]) -> Result<SlicePtr, LogError> {
         assert!(bytes.len() <= PACKED_BYTES_MAX, "inline bytes fit one slice");
         let slices = self.append(Stream::Small, bytes)?;
         assert_eq!(slices.len(), 1, "appends up to 64 KiB are never split");
         Ok(slices[0])
+    }
+
+    /// Packs a bundle.
+    fn pack_bundle(&mut self, key: &[u8], value: &[u8]) -> Result<SlicePtr, LogError> {
+        let mut bundle = std::mem::take(&mut self.buffer);
+        encode_bundle(&mut bundle, key, value);
+        let packed = self.pack(&bundle);
+        self.buffer = bundle;
+        packed
     }
 
     fn move_slice(&mut self, slice: SlicePtr) -> Result<Option<Slices>, LogError> {
@@ -136,6 +147,75 @@ impl<L: LogStore> Relocator for JobRelocator<'_, L> {
     }
 }
 
+/// Relocates one version, and keeps its bundle in step with it.
+///
+/// # Invariants
+/// 1. With a bundle the version has one slice, which is the end of the bundle. A version with more has none.
+/// 2. The bundle has the version's own key and, with its edit, the version's value with the bytes of the
+///    slice inline.
+struct VersionRelocator<'r, 'a, L, S> {
+    schema: &'r S,
+    job: &'r mut JobRelocator<'a, L>,
+    key: &'r [u8],
+    value: &'r [u8],
+    is_operand: bool,
+    bundle: Option<Bundle>,
+    /// Slices and packed bytes of the version so far.
+    seen: u32,
+}
+
+impl<L: LogStore, S: Schema> Relocator for VersionRelocator<'_, '_, L, S> {
+    fn packs(&self) -> bool {
+        true
+    }
+
+    fn pack(&mut self, bytes: &[u8]) -> Result<SlicePtr, LogError> {
+        self.seen += 1;
+        self.bundle = None;
+        let fits = self.key.len() + self.value.len() + BUNDLE_HEAD_BYTES_MAX <= BUNDLE_BYTES_MAX;
+        let is_alone = self.seen == 1 && !self.is_operand && self.value.ends_with(bytes);
+        if !(is_alone && fits && self.schema.is_bundled(self.key)) {
+            return self.job.pack(bytes);
+        }
+        let bundle = self.job.pack_bundle(self.key, self.value)?;
+        self.bundle = Some(Bundle { slice: bundle, edit: [].into() });
+        let len = u32::try_from(bytes.len()).expect("the end of a bundle is shorter than the bundle");
+        Ok(bundle.end(len))
+    }
+
+    fn move_slice(&mut self, slice: SlicePtr) -> Result<Option<Slices>, LogError> {
+        self.seen += 1;
+        let bundle = self.bundle.take().filter(|b| self.seen == 1 && slice.is_end_of(b.slice));
+        let Some(bundle) = bundle else { return self.job.move_slice(slice) };
+        let Some(moved) = self.job.move_slice(bundle.slice)? else {
+            if self.job.cleaning.contains(&slice.segment) {
+                // Some of the bundle cannot be read. Its end may be readable.
+                return self.job.move_slice(slice);
+            }
+            self.bundle = Some(bundle);
+            return Ok(None);
+        };
+        if let [whole] = moved[..] {
+            self.bundle = Some(Bundle { slice: whole, edit: bundle.edit });
+            return Ok(Some(SmallVec::from_buf([whole.end(slice.len_bytes)])));
+        }
+        // In pieces it is no bundle any more.
+        let mut head_bytes = bundle.slice.len_bytes - slice.len_bytes;
+        let mut parts = Slices::new();
+        for piece in moved {
+            let passed = head_bytes.min(piece.len_bytes);
+            head_bytes -= passed;
+            if passed < piece.len_bytes {
+                parts.push(piece.part(passed, piece.len_bytes - passed));
+            }
+        }
+        Ok(Some(parts))
+    }
+}
+
+/// Most bytes of the length of a key in a bundle.
+const BUNDLE_HEAD_BYTES_MAX: usize = 3;
+
 impl From<RelocateError> for MetaError {
     fn from(e: RelocateError) -> Self {
         match e {
@@ -163,6 +243,8 @@ pub(crate) struct RewriteJob<'a, L: LogStore, S: Schema> {
     after: Vec<BTreeMap<SegmentId, u64>>,
     folded: Vec<u8>,
     relocated: Vec<u8>,
+    /// The slices of one value.
+    named: Vec<SlicePtr>,
     /// The edit is logged: the tables belong to the manifest, and `Drop` releases nothing.
     is_logged: bool,
 }
@@ -187,7 +269,13 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
         let others = tables.map(|table| Arc::clone(table.entry())).collect();
         RewriteJob {
             engine,
-            relocator: JobRelocator { log: &engine.log, cleaning, moves, appended: BTreeMap::new() },
+            relocator: JobRelocator {
+                log: &engine.log,
+                cleaning,
+                moves,
+                appended: BTreeMap::new(),
+                buffer: Vec::new(),
+            },
             writer: TableWriter::new(engine.log.clone(), engine.table_bytes(), seq_base, others),
             released,
             is_at_bottom: true,
@@ -196,6 +284,7 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
             after: Vec::new(),
             folded: Vec::new(),
             relocated: Vec::new(),
+            named: Vec::new(),
             is_logged: false,
         }
     }
@@ -204,9 +293,10 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
     /// key.
     pub(super) fn push(&mut self, group: &VersionGroup, bottom: bool) -> Result<(), MetaError> {
         self.is_at_bottom &= bottom;
-        let RewriteJob { engine, relocator, writer, visible, after, folded, relocated, .. } = self;
-        group.fold(&engine.schema, visible, bottom, folded, |entry| {
-            write(&engine.schema, relocator, writer, after, relocated, entry)
+        let RewriteJob { engine, relocator, writer, visible, after, folded, relocated, named, .. } = self;
+        let mut output = JobOutput { relocator, writer, after, relocated, named };
+        group.fold(&engine.schema, visible, bottom, folded, |entry, bundle| {
+            output.write(&engine.schema, entry, bundle)
         })
     }
 
@@ -289,29 +379,51 @@ impl<L: LogStore, S: Schema> Drop for RewriteJob<'_, L, S> {
     }
 }
 
-/// Relocates one kept version, writes it and counts its references.
-fn write<L: LogStore, S: Schema>(
-    schema: &S,
-    relocator: &mut JobRelocator<'_, L>,
-    writer: &mut TableWriter<L>,
-    after: &mut Vec<BTreeMap<SegmentId, u64>>,
-    relocated: &mut Vec<u8>,
-    entry: KeyVersion<'_>,
-) -> Result<(), MetaError> {
-    if entry.kind == VersionKind::Delete {
-        return Ok(writer.push(entry)?);
-    }
-    let is_operand = entry.kind == VersionKind::Merge;
-    let changed = schema.relocate(entry.key, entry.value, is_operand, relocator, relocated)?;
-    let value = if changed { relocated.as_slice() } else { entry.value };
-    writer.push(KeyVersion { value, ..entry })?;
-    // The push above may have ended a table, so the version is in the one that is open now.
-    let table = writer.finished();
-    schema.pointers(entry.key, value, is_operand, &mut |slice| {
-        if after.len() <= table {
-            after.resize_with(table + 1, BTreeMap::new);
+/// Where a job writes the versions that it keeps.
+struct JobOutput<'j, 'a, L: LogStore> {
+    relocator: &'j mut JobRelocator<'a, L>,
+    writer: &'j mut TableWriter<L>,
+    after: &'j mut Vec<BTreeMap<SegmentId, u64>>,
+    relocated: &'j mut Vec<u8>,
+    named: &'j mut Vec<SlicePtr>,
+}
+
+impl<L: LogStore> JobOutput<'_, '_, L> {
+    /// Relocates one kept version, writes it and counts its references.
+    fn write<S: Schema>(
+        &mut self,
+        schema: &S,
+        entry: KeyVersion<'_>,
+        bundle: Option<Bundle>,
+    ) -> Result<(), MetaError> {
+        let JobOutput { relocator, writer, after, relocated, named } = self;
+        if entry.kind == VersionKind::Delete {
+            return Ok(writer.push(entry, None).map(drop)?);
         }
-        *after[table].entry(slice.segment).or_insert(0) += u64::from(slice.len_bytes);
-    })?;
-    Ok(())
+        let is_operand = entry.kind == VersionKind::Merge;
+        let KeyVersion { key, value, .. } = entry;
+        let mut version =
+            VersionRelocator { schema, job: relocator, key, value, is_operand, bundle, seen: 0 };
+        let changed = schema.relocate(key, value, is_operand, &mut version, relocated)?;
+        let bundle = version.bundle;
+        let value = if changed { relocated.as_slice() } else { value };
+        named.clear();
+        schema.pointers(key, value, is_operand, &mut |slice| named.push(slice))?;
+        // A bundle from flash may be wrong.
+        let bundle = bundle.filter(|bundle| matches!(named[..], [slice] if slice.is_end_of(bundle.slice)));
+        let is_kept = writer.push(KeyVersion { value, ..entry }, bundle.as_ref())?;
+        // The whole bundle is referenced, not only the end that the value names.
+        if let Some(bundle) = bundle.filter(|_| is_kept) {
+            named[0] = bundle.slice;
+        }
+        // The push above may have ended a table, so the version is in the one that is open now.
+        let table = writer.finished();
+        for slice in named.iter() {
+            if after.len() <= table {
+                after.resize_with(table + 1, BTreeMap::new);
+            }
+            *after[table].entry(slice.segment).or_insert(0) += u64::from(slice.len_bytes);
+        }
+        Ok(())
+    }
 }

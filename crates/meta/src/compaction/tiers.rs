@@ -120,7 +120,7 @@ pub(super) fn compact_streams<L: LogStore, S: Schema>(
         // From the newest run to the oldest: the group collects versions from the newest to the oldest.
         for stream in &mut *streams {
             while let Some(entry) = stream.entry().filter(|e| e.key == group.key()) {
-                group.push(entry);
+                group.push(entry, stream.bundle());
                 stream.next()?;
             }
             ended |= stream.entry().is_none();

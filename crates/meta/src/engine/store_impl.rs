@@ -36,6 +36,12 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
         found
     }
 
+    fn get_with_bytes(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
+        let found = self.inner.get_with_bytes(key, out);
+        self.inner.repair_seen_damage();
+        found
+    }
+
     fn scan(
         &self,
         range: KeyRange<'_>,

@@ -18,6 +18,16 @@ use resolve::Resolver;
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
     pub(crate) fn get(&self, key: &[u8], at: Seq, out: &mut Vec<u8>) -> Result<bool, MetaError> {
+        self.get_by(key, at, false, out)
+    }
+
+    /// The newest value. Bytes that the stored value names by a pointer may be inline in it.
+    pub(crate) fn get_with_bytes(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
+        self.get_by(key, Seq::MAX, true, out)
+    }
+
+    fn get_by(&self, key: &[u8], at: Seq, with_bytes: bool, out: &mut Vec<u8>) -> Result<bool, MetaError> {
+        debug_assert!(!with_bytes || at == Seq::MAX, "a bundle has the newest version of its table");
         let hash = key_hash(key);
         let mut resolver = Resolver::new(at);
         let number = shard_of(hash);
@@ -36,7 +46,13 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         drop(shard);
         for run in &table_set.runs {
             let Some(table) = run.table_of(key) else { continue };
-            let Some(found) = table.find(key, hash, &self.cache)? else { continue };
+            let Some(place) = table.place(key, hash, &self.cache)? else { continue };
+            if with_bytes && let Some(bundle) = table.read_bundle(&place, key, hash, &self.cache) {
+                let is_settled = resolver.offer_all(bundle.versions(key), out);
+                debug_assert!(is_settled, "a bundle has a value");
+                break;
+            }
+            let Some(found) = table.find_at(&place, key, &self.cache)? else { continue };
             let block = &found.block;
             let versions = (found.start..block.group_end(found.start)).map(|i| block.entry(i));
             if resolver.offer_all(versions, out) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
-use warpfire_format::table::{BlockHandle, DataBlock, Partition};
+use warpfire_format::table::{BlockHandle, BundleIndex, DataBlock, Partition};
 use warpfire_slices::ReadAhead;
 
 use crate::store::MetaError;
@@ -14,6 +14,7 @@ use crate::store::MetaError;
 pub(super) enum CachedBlock {
     Partition(Arc<Partition>),
     Data(Arc<DataBlock>),
+    Bundles(Arc<BundleIndex>),
 }
 
 /// A table's id and the offset of a block in it. Ids are not reused, so blocks of removed tables need no
@@ -31,6 +32,7 @@ impl Weighter<BlockKey, CachedBlock> for BlockWeight {
         let bytes = match block {
             CachedBlock::Partition(partition) => partition.memory_bytes(),
             CachedBlock::Data(data) => data.memory_bytes(),
+            CachedBlock::Bundles(bundles) => bundles.memory_bytes(),
         };
         (bytes + OVERHEAD_BYTES) as u64
     }
@@ -78,6 +80,11 @@ impl BlockCache {
 
     pub(super) fn ahead(&self) -> &ReadAhead {
         &self.ahead
+    }
+
+    /// Whether a block is in the cache.
+    pub(super) fn holds(&self, table: u64, handle: BlockHandle) -> bool {
+        self.blocks.contains_key(&(table, handle.offset))
     }
 
     pub(super) fn get_or_read(

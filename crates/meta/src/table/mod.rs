@@ -10,9 +10,12 @@ use warpfire_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use warpfire_format::Corrupt;
 use warpfire_format::manifest::TableDescriptor;
-use warpfire_format::table::{BlockHandle, DataBlock, Partition, TopIndex};
+use warpfire_format::table::{
+    BlockHandle, BundleIndex, DataBlock, KeyVersion, Partition, TopIndex, VersionKind, decode_bundle,
+    fingerprint,
+};
 use warpfire_log::{LogError, LogStore};
-use warpfire_units::SlicePtr;
+use warpfire_units::{Seq, SlicePtr};
 
 pub use cache::CacheMemory;
 
@@ -39,6 +42,31 @@ pub(crate) struct Table<L: LogStore> {
     folded_at: AtomicU64,
     /// Stays in memory after the first read: some 4 KiB for a table of 16 MiB, and every lookup needs it.
     top: OnceLock<TopIndex>,
+}
+
+/// The one data block of a table that may hold a key.
+pub(crate) struct KeyPlace {
+    /// The block of its partition.
+    own: BlockHandle,
+    partition: Arc<Partition>,
+    /// Number of the data block in the partition.
+    number: usize,
+}
+
+/// A bundle that was read.
+pub(crate) struct ReadBundle {
+    bytes: Vec<u8>,
+    value_start: usize,
+    edit: Box<[u8]>,
+}
+
+impl ReadBundle {
+    /// The version that it stands for: the edit, if there is one, over the bundle's value.
+    pub(crate) fn versions<'b>(&'b self, key: &'b [u8]) -> impl Iterator<Item = KeyVersion<'b>> {
+        let version = move |kind, value| KeyVersion { key, seq: Seq(0), kind, value };
+        let edit = (!self.edit.is_empty()).then(|| version(VersionKind::Merge, &self.edit));
+        edit.into_iter().chain([version(VersionKind::Put, &self.bytes[self.value_start..])])
+    }
 }
 
 /// The versions of one key: their block and the first one's place in it.
@@ -159,7 +187,18 @@ impl<L: LogStore> Table<L> {
         })?;
         match block {
             CachedBlock::Partition(partition) => Ok(partition),
-            CachedBlock::Data(_) => unreachable!("a place holds one kind of block"),
+            // A handle from flash may be wrong.
+            CachedBlock::Data(_) | CachedBlock::Bundles(_) => Err(BLOCK_OUTSIDE.into()),
+        }
+    }
+
+    fn bundles(&self, handle: BlockHandle, cache: &BlockCache) -> Result<Arc<BundleIndex>, MetaError> {
+        let block = cache.get_or_read(self.entry.id, handle, || {
+            Ok(CachedBlock::Bundles(Arc::new(BundleIndex::decode(&self.read_block(handle, cache)?)?)))
+        })?;
+        match block {
+            CachedBlock::Bundles(bundles) => Ok(bundles),
+            CachedBlock::Data(_) | CachedBlock::Partition(_) => Err(BLOCK_OUTSIDE.into()),
         }
     }
 
@@ -169,7 +208,7 @@ impl<L: LogStore> Table<L> {
         })?;
         match block {
             CachedBlock::Data(data) => Ok(data),
-            CachedBlock::Partition(_) => unreachable!("a place holds one kind of block"),
+            CachedBlock::Partition(_) | CachedBlock::Bundles(_) => Err(BLOCK_OUTSIDE.into()),
         }
     }
 
@@ -180,14 +219,69 @@ impl<L: LogStore> Table<L> {
         hash: u64,
         cache: &BlockCache,
     ) -> Result<Option<FoundVersions>, MetaError> {
+        let Some(place) = self.place(key, hash, cache)? else { return Ok(None) };
+        self.find_at(&place, key, cache)
+    }
+
+    /// The data block that may hold the key; `None` if the filter excludes it.
+    pub(crate) fn place(
+        &self,
+        key: &[u8],
+        hash: u64,
+        cache: &BlockCache,
+    ) -> Result<Option<KeyPlace>, MetaError> {
         let top = self.top()?;
-        let partition = self.partition(top.partitions()[top.find(key)], cache)?;
+        let own = top.partitions()[top.find(key)];
+        let partition = self.partition(own, cache)?;
         if !partition.may_hold(hash) {
             return Ok(None);
         }
-        let block = self.data(partition.blocks()[partition.find(key)], cache)?;
+        let number = partition.find(key);
+        Ok(Some(KeyPlace { own, partition, number }))
+    }
+
+    /// Finds the key's versions in its data block.
+    pub(crate) fn find_at(
+        &self,
+        place: &KeyPlace,
+        key: &[u8],
+        cache: &BlockCache,
+    ) -> Result<Option<FoundVersions>, MetaError> {
+        let block = self.data(place.partition.blocks()[place.number], cache)?;
         let start = block.find(key);
         Ok((start < block.len() && block.key(start) == key).then_some(FoundVersions { block, start }))
+    }
+
+    /// The newest version of the key in this table, by one read of its bundle. `None` if the version has
+    /// none, if it cannot be read, or if the data block is in memory. The caller holds a pin, or the bundle
+    /// may be gone.
+    pub(crate) fn read_bundle(
+        &self,
+        place: &KeyPlace,
+        key: &[u8],
+        hash: u64,
+        cache: &BlockCache,
+    ) -> Option<ReadBundle> {
+        let KeyPlace { own, partition, number } = place;
+        if cache.holds(self.entry.id, partition.blocks()[*number]) {
+            return None;
+        }
+        // Whatever goes wrong here, the data block has the record too.
+        let bundles = self.bundles(partition.bundle_block(*own)?, cache).ok()?;
+        for entry in bundles.of_block(*number).filter(|entry| entry.fingerprint == fingerprint(hash)) {
+            let mut bytes = vec![0; entry.bundle.slice.len_bytes as usize];
+            if cache.ahead().read(&*self.log, entry.bundle.slice, &mut bytes).is_err() {
+                continue;
+            }
+            // Another key may have the same fingerprint.
+            if let Some((found, value)) = decode_bundle(&bytes)
+                && found == key
+            {
+                let value_start = bytes.len() - value.len();
+                return Some(ReadBundle { bytes, value_start, edit: entry.bundle.edit });
+            }
+        }
+        None
     }
 }
 

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use warpfire_env::sync::atomic::Ordering;
 
-use warpfire_format::table::{BlockHandle, DataBlock, KeyVersion, Partition};
+use warpfire_format::table::{
+    BlockHandle, Bundle, BundleEntry, BundleIndex, DataBlock, KeyVersion, Partition,
+};
 use warpfire_log::LogStore;
 
 use super::{BLOCK_OUTSIDE, Table};
@@ -22,9 +24,13 @@ pub(crate) struct RunStream<L: LogStore> {
     open: Option<(Arc<Table<L>>, TablePosition)>,
     bytes: Vec<u8>,
     bytes_offset: u32,
-    blocks: std::vec::IntoIter<BlockHandle>,
+    blocks: std::iter::Enumerate<std::vec::IntoIter<BlockHandle>>,
     block: Option<DataBlock>,
     at: usize,
+    /// The bundles of the partition's records.
+    bundle_index: Option<BundleIndex>,
+    /// Those of the block's records, from the last to the first; behind the position so far.
+    bundles: Vec<BundleEntry>,
 }
 
 impl<L: LogStore> RunStream<L> {
@@ -39,9 +45,11 @@ impl<L: LogStore> RunStream<L> {
             open: None,
             bytes: Vec::new(),
             bytes_offset: 0,
-            blocks: Vec::new().into_iter(),
+            blocks: Vec::new().into_iter().enumerate(),
             block: None,
             at: 0,
+            bundle_index: None,
+            bundles: Vec::new(),
         };
         stream.next_block()?;
         Ok(stream)
@@ -53,9 +61,17 @@ impl<L: LogStore> RunStream<L> {
         self.block.as_ref().map(|block| block.entry(self.at))
     }
 
+    /// The bundle of the version at the stream's position.
+    pub(crate) fn bundle(&self) -> Option<&Bundle> {
+        self.bundles.last().filter(|bundle| bundle.entry == self.at).map(|bundle| &bundle.bundle)
+    }
+
     /// Moves to the next version.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<(), MetaError> {
+        if self.bundle().is_some() {
+            self.bundles.pop();
+        }
         self.at += 1;
         if self.block.as_ref().is_some_and(|block| self.at < block.len()) {
             return Ok(());
@@ -75,11 +91,14 @@ impl<L: LogStore> RunStream<L> {
     fn decode_next_block(&mut self) -> Result<(), MetaError> {
         self.at = 0;
         loop {
-            if let Some(handle) = self.blocks.next() {
+            if let Some((number, handle)) = self.blocks.next() {
                 let start = handle.offset.checked_sub(self.bytes_offset).map(|s| s as usize);
                 let bytes = start.and_then(|s| self.bytes.get(s..s.checked_add(handle.len as usize)?));
                 let bytes = bytes.ok_or(BLOCK_OUTSIDE)?;
                 self.block = Some(DataBlock::decode_in_order(bytes)?);
+                self.bundles.clear();
+                self.bundles.extend(self.bundle_index.iter().flat_map(|index| index.of_block(number)));
+                self.bundles.reverse();
                 return Ok(());
             }
             if !self.next_partition()? {
@@ -99,7 +118,13 @@ impl<L: LogStore> RunStream<L> {
                 self.bytes_offset = open.offset;
                 let data_len = (handle.offset - open.offset) as usize;
                 let partition = Partition::decode(self.bytes.get(data_len..).unwrap_or(&[]))?;
-                self.blocks = partition.blocks().to_vec().into_iter();
+                let bundles = partition.bundle_block(handle).map(|bundles| {
+                    let start = bundles.offset.checked_sub(open.offset).map(|start| start as usize);
+                    let bytes = start.and_then(|start| self.bytes.get(start..data_len)).unwrap_or_default();
+                    BundleIndex::decode(bytes)
+                });
+                self.bundle_index = bundles.transpose()?;
+                self.blocks = partition.blocks().to_vec().into_iter().enumerate();
                 open.next_partition += 1;
                 open.offset = handle.offset + handle.len;
                 return Ok(true);

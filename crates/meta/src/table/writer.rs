@@ -13,7 +13,9 @@ use std::sync::Arc;
 
 use warpfire_format::key_hash;
 use warpfire_format::manifest::TableDescriptor;
-use warpfire_format::table::{DataBlockBuilder, KeyVersion, PartitionBuilder, TopBuilder, VersionKind};
+use warpfire_format::table::{
+    Bundle, DataBlockBuilder, KeyVersion, PartitionBuilder, TopBuilder, VersionKind,
+};
 use warpfire_log::{LogError, LogStore, Stream};
 use warpfire_units::{Seq, SlicePtr};
 
@@ -108,8 +110,10 @@ impl<L: LogStore> TableWriter<L> {
         }
     }
 
-    /// Adds a version: keys rise, and the versions of a key come from the newest to the oldest.
-    pub(crate) fn push(&mut self, entry: KeyVersion<'_>) -> Result<(), LogError> {
+    /// Adds a version: keys rise, and the versions of a key come from the newest to the oldest. Whether the
+    /// table names its bundle: only the newest version of a key has one, because a reader finds it by the
+    /// key.
+    pub(crate) fn push(&mut self, entry: KeyVersion<'_>, bundle: Option<&Bundle>) -> Result<bool, LogError> {
         let is_superseded = self.open.is_some() && self.last_key == entry.key;
         if !is_superseded {
             self.begin_key(entry.key)?;
@@ -122,8 +126,12 @@ impl<L: LogStore> TableWriter<L> {
             open.seq_max = open.seq_max.max(entry.seq);
             open.seq_min = if open.seq_min == Seq(0) { entry.seq } else { open.seq_min.min(entry.seq) };
         }
+        let bundle = bundle.filter(|_| !is_superseded);
+        if let Some(bundle) = bundle {
+            self.partition.add_bundle(self.block.count(), key_hash(entry.key), bundle);
+        }
         self.block.push(entry);
-        Ok(())
+        Ok(bundle.is_some())
     }
 
     fn begin_key(&mut self, key: &[u8]) -> Result<(), LogError> {

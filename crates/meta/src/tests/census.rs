@@ -42,7 +42,12 @@ pub(super) fn naive_count(engine: &ListEngine) -> (u64, u64) {
         table.entry().slices.iter().for_each(|slice| add(*slice));
         let mut stream = RunStream::new(vec![Arc::clone(table)]).unwrap();
         while let Some(entry) = stream.entry() {
-            add_value(entry, &mut add);
+            let bundle = stream.bundle().map(|bundle| bundle.slice);
+            let mut add_whole = |slice: SlicePtr| match bundle {
+                Some(bundle) if slice.is_end_of(bundle) => add(bundle),
+                _ => add(slice),
+            };
+            add_value(entry, &mut add_whole);
             stream.next().unwrap();
         }
     }

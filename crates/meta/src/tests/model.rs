@@ -199,6 +199,13 @@ impl EngineAndTwin {
             let value = resolved(&a, |slice, buf| self.engine.log().read(slice, buf)).unwrap();
             assert_eq!(value, resolved(&b, |_, _| unreachable!("the twin has texts")).unwrap());
         }
+        if at == Seq::MAX {
+            let _pin = self.engine.pin().unwrap();
+            assert_eq!(self.engine.get_with_bytes(&key, &mut b).unwrap(), found);
+            let read =
+                |value: &[u8]| resolved(value, |slice, buf| self.engine.log().read(slice, buf)).unwrap();
+            assert_eq!(read(&b), read(&a), "{key:?} with its bytes");
+        }
     }
 
     fn check_scan(&mut self) {

@@ -1,0 +1,136 @@
+//! Bundles: one read brings a record and its bytes, whatever merges and cleaning have done.
+
+use warpfire_log::{Admit, LogStore, MemLog, MemLogOptions, RecoveredLog};
+use warpfire_units::Seq;
+
+use super::small;
+use crate::testing::{ListSchema, Rng, clear_item, resolved, text_item};
+use crate::{Background, Batch, Engine, SliceStore, Store};
+
+type ListEngine = Engine<MemLog, ListSchema>;
+
+const FILES: u64 = 2000;
+
+fn open() -> ListEngine {
+    let log = MemLog::with_options(MemLogOptions { capacity_bytes: 64 << 20, segment_bytes: 128 << 10 });
+    Engine::open(log, RecoveredLog::empty(), ListSchema, small(Background::Manual)).unwrap()
+}
+
+fn key(n: u64) -> Vec<u8> {
+    format!("directory/file {n:06}").into_bytes()
+}
+
+fn text(n: u64) -> Vec<u8> {
+    (0..300).map(|i| (n.wrapping_mul(31).wrapping_add(i) % 251) as u8).collect()
+}
+
+fn change(engine: &ListEngine, n: u64, change: impl FnOnce(&mut Batch, &[u8])) {
+    let mut batch = Batch::new();
+    change(&mut batch, &key(n));
+    engine.commit(&batch, None, Admit::User).unwrap();
+}
+
+/// An engine with files that were made at random, some of them over older ones.
+fn filled() -> ListEngine {
+    let engine = open();
+    let mut rng = Rng(7);
+    let mut order: Vec<u64> = (0..FILES).collect();
+    for n in (1..order.len()).rev() {
+        order.swap(n, rng.below(n as u64 + 1) as usize);
+    }
+    for n in order {
+        change(&engine, n, |batch, key| batch.put(key, &text_item(&text(n))));
+        while engine.background_step().unwrap() {}
+    }
+    engine
+}
+
+/// Reads each file whole, in an order that hides nothing in caches. Returns the reads of the log.
+fn read_all(engine: &ListEngine, expected: impl Fn(u64) -> Vec<u8>) -> u64 {
+    let _pin = engine.pin().unwrap();
+    let before = engine.log().counters().reads;
+    let mut value = Vec::new();
+    for turn in 0..FILES {
+        let n = turn * 1237 % FILES;
+        assert!(engine.get_with_bytes(&key(n), &mut value).unwrap());
+        let read = resolved(&value, |slice, buf| engine.log().read(slice, buf)).unwrap();
+        assert_eq!(read, expected(n), "file {n}");
+    }
+    engine.log().counters().reads - before
+}
+
+#[test]
+fn one_read_brings_a_record_and_its_bytes_after_merges() {
+    let engine = filled();
+    engine.flush().unwrap();
+    let reads = read_all(&engine, text);
+    // The indexes are read too; the cache is far too small for the records.
+    assert!(reads < FILES * 5 / 4, "{reads} reads for {FILES} files");
+    engine.compact().unwrap();
+    let reads = read_all(&engine, text);
+    assert!(reads < FILES * 5 / 4, "{reads} reads for {FILES} files in one run");
+}
+
+#[test]
+fn a_short_change_of_a_record_keeps_its_bundle() {
+    let engine = filled();
+    for round in 0..2u8 {
+        for n in 0..FILES {
+            change(&engine, n, |batch, key| batch.merge(key, &text_item(&[round; 3])));
+        }
+        engine.compact().unwrap();
+        let expected = |n| [text(n), vec![0; 3], if round == 1 { vec![1; 3] } else { vec![] }].concat();
+        let reads = read_all(&engine, expected);
+        assert!(reads < FILES * 5 / 4, "round {round}: {reads} reads for {FILES} files");
+    }
+}
+
+#[test]
+fn a_change_of_the_bytes_or_a_long_one_ends_a_bundle() {
+    let engine = filled();
+    for n in 0..FILES {
+        let with_clear = [clear_item(), text_item(&text(n + 1))].concat();
+        match n % 4 {
+            0 => change(&engine, n, |batch, key| batch.merge(key, &text_item(&[9; 15]))),
+            1 => change(&engine, n, |batch, key| batch.merge(key, &with_clear)),
+            2 => change(&engine, n, |batch, key| batch.merge(key, &text_item(&[9; 100]))),
+            _ => {}
+        }
+    }
+    let expected = |n| match n % 4 {
+        0 => [text(n), vec![9; 15]].concat(),
+        1 => text(n + 1),
+        2 => [text(n), vec![9; 100]].concat(),
+        _ => text(n),
+    };
+    read_all(&engine, expected);
+    engine.compact().unwrap();
+    read_all(&engine, expected);
+    for n in (0..FILES).filter(|n| n % 4 == 0) {
+        change(&engine, n, |batch, key| batch.merge(key, &text_item(&[8; 15])));
+    }
+    engine.compact().unwrap();
+    read_all(&engine, |n| if n % 4 == 0 { [expected(n), vec![8; 15]].concat() } else { expected(n) });
+}
+
+/// All that is left of three files in four is garbage, so their segments are cleaned. Bundles move whole.
+#[test]
+fn cleaning_moves_bundles_whole() {
+    let engine = filled();
+    engine.compact().unwrap();
+    for n in (0..FILES).filter(|n| n % 4 != 0) {
+        change(&engine, n, |batch, key| batch.delete(key));
+    }
+    engine.reclaim_all().unwrap();
+    let before = engine.log().counters().reads;
+    let _pin = engine.pin().unwrap();
+    let mut value = Vec::new();
+    for n in (0..FILES).filter(|n| n % 4 == 0) {
+        assert!(engine.get_with_bytes(&key(n), &mut value).unwrap());
+        let read = resolved(&value, |_, _| unreachable!("its bytes came with the record")).unwrap();
+        assert_eq!(read, text(n));
+    }
+    let reads = engine.log().counters().reads - before;
+    assert!(reads < FILES / 4 * 5 / 4, "{reads} reads for {} files", FILES / 4);
+    assert!(!engine.get(&key(1), Seq::MAX, &mut value).unwrap());
+}
