@@ -499,4 +499,8 @@ impl LogStore for Log {
     fn space(&self) -> Space {
         self.measure_space()
     }
+
+    fn has_unpinned(&self) -> bool {
+        self.pins.has_unpinned()
+    }
 }

@@ -60,6 +60,11 @@ impl<T> Pins<T> {
         retired.push_back((token, unused));
     }
 
+    /// Whether `take_unpinned` would return something.
+    pub(crate) fn has_unpinned(&self) -> bool {
+        self.retired.lock().front().is_some_and(|(token, _)| Arc::strong_count(token) == 1)
+    }
+
     /// Takes the oldest entry of the queue, if no pin holds it.
     pub(crate) fn take_unpinned(&self) -> Option<T> {
         let mut retired = self.retired.lock();
@@ -98,7 +103,9 @@ mod tests {
         pins.retire(id(3));
         assert_eq!(pins.take_unpinned(), Some(id(1)));
         assert_eq!(pins.take_unpinned(), None);
+        assert!(!pins.has_unpinned());
         drop(pin);
+        assert!(pins.has_unpinned());
         assert_eq!(pins.take_unpinned(), Some(id(2)));
         assert_eq!(pins.take_unpinned(), Some(id(3)));
     }

@@ -327,4 +327,8 @@ pub trait LogStore: Send + Sync + 'static {
 
     /// The space of the pool as of now, counted exactly.
     fn space(&self) -> Space;
+
+    /// Whether the next sync frees something that only pins have kept so far: nothing refers to it, and the
+    /// pins are gone.
+    fn has_unpinned(&self) -> bool;
 }

@@ -397,4 +397,8 @@ impl LogStore for MemLog {
         self.free_unpinned(&mut state);
         state.segments.space()
     }
+
+    fn has_unpinned(&self) -> bool {
+        self.pins.has_unpinned()
+    }
 }

@@ -11,8 +11,9 @@
 //!
 //! # Invariants
 //! 1. The loop ends: after `STEPS_MAX` steps, or after `IDLE_STEPS_MAX` in a row without gain. It does not
-//!    begin again until live or free bytes, deletions or snapshots have changed (`ReclaimState`). Other
-//!    commits do not count, because they gain nothing.
+//!    begin again until live or free bytes, deletions or snapshots have changed (`ReclaimState`), or until a
+//!    reader has gone whose pin kept segments (`has_failed`). Other commits do not count, because they gain
+//!    nothing.
 //! 2. With threads, a caller rewrites no table for space. It waits as long as `Patience` says: a full pool
 //!    refuses at once (`tests::space::a_full_pool_refuses_at_once`), and a pool with enough garbage gives its
 //!    thread time to free it (`tests::space::a_caller_waits_for_garbage_on_a_busy_machine`).
@@ -186,15 +187,21 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Asks the compaction thread for free bytes. `false`: it has found out already that it can gain
     /// none.
     fn demand(&self, bytes: u64) -> bool {
-        let now = self.reclaim_state();
-        let mut state = self.reclaim.state.lock();
-        if state.failed_at == Some(now) {
+        if self.has_failed(self.reclaim_state()) {
             return false;
         }
+        let mut state = self.reclaim.state.lock();
         state.wanted_bytes = Some(state.wanted_bytes.unwrap_or(0).max(bytes));
         drop(state);
         self.wake_background();
         true
+    }
+
+    /// Whether the loop has come to nothing as things stand now. A reader may have kept the segments that it
+    /// has emptied: when the reader has gone, a sync frees them.
+    fn has_failed(&self, now: ReclaimState) -> bool {
+        let failed_at = self.reclaim.state.lock().failed_at;
+        failed_at == Some(now) && !self.log.has_unpinned()
     }
 
     /// Reclaims what callers have asked for since the last call. `true` if the demand is met; `false` if
@@ -239,7 +246,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 other => return other,
             }
             let now = self.reclaim_state();
-            if self.reclaim.state.lock().failed_at == Some(now) {
+            if self.has_failed(now) {
                 break;
             }
             if step_number == 1 {
