@@ -28,11 +28,16 @@
 //! 5. A transaction that has read what goes back ends as a conflict: the keys have a newer version.
 //! 6. The records of the pool, the numbers of inodes, snapshots and rules do not go back: no number is used
 //!    twice.
+//! 7. What is listed is charged to the memory budget before it grows, and is never in memory twice: the batch
+//!    takes one record after the other (`tests::rollback::a_rollback_takes_no_more_memory_than_its_budget`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use warpfire_format::fs::{CounterId, Dentry, Inode, Key, VolumeId, decode_counter};
-use warpfire_meta::{Admit, Batch, KeyRange, RESERVED, SeqRange, SnapshotStore, Storage};
+use warpfire_meta::{
+    Admit, Batch, KeyRange, MemoryCharge, MemoryNeed, MemoryRefused, RESERVED, SeqRange, SnapshotStore,
+    Storage,
+};
 use warpfire_units::Seq;
 
 use crate::deferred::{BYTES, INODES};
@@ -45,6 +50,12 @@ use crate::tx::Invalidation;
 
 /// Most bytes of keys and values of a rollback: it is one commit, in memory.
 const ROLLBACK_BYTES_MAX: usize = 1 << 30;
+
+const MORE_THAN_A_COMMIT: &str = "too much has changed since: more than 1 GiB of records";
+const MORE_THAN_THE_BUDGET: &str = "too much has changed since: more than the memory for transactions holds";
+
+/// Bytes of memory for each listed key beside its own and those of its value.
+const LISTED_KEY_BYTES: usize = 128;
 
 /// What a rollback has done.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,6 +70,12 @@ pub struct Rollback {
 
 /// A key that has changed, with its value of then.
 type ChangedKey = (Box<[u8]>, Option<Box<[u8]>>);
+
+/// The keys that have changed, and the charge for them.
+struct ChangedKeys {
+    keys: Vec<ChangedKey>,
+    charge: MemoryCharge,
+}
 
 /// Where nodes in use had their records, as far as these have changed.
 type RecordsThen = BTreeMap<u64, RecordLocation>;
@@ -109,8 +126,9 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     ///
     /// # Errors
     /// `NotFound`; `Exists` if there is a snapshot `kept_as`; `Conflict` if a call changes the tree during
-    /// the rollback; `Invalid` if more than 1 GiB of records have changed since; `NoSpace`; `ReadOnly`;
-    /// `Damaged`. The tree is then as it was.
+    /// the rollback; `Invalid` if more than 1 GiB of records have changed since, or more than the memory
+    /// budget can hold; `Memory` if transactions have the rest of it; `NoSpace`; `ReadOnly`; `Damaged`. The
+    /// tree is then as it was.
     pub fn roll_back(
         &self,
         name: &[u8],
@@ -148,7 +166,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let newest = self.engine.snapshot();
         let commits = SeqRange { after: to.seq, upto: self.engine.seq(&newest) };
         let listed = self.list_changed(commits)?;
-        self.visit_changed_keys(&listed, visit)
+        self.visit_changed_keys(&listed.keys, visit)
     }
 
     /// Commits the values of `then` of all keys that have changed since. Returns their number.
@@ -175,7 +193,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         }
         let listed = self.list_changed(commits)?;
         let nodes = self.inode_cache.nodes_in_use();
-        let records = records_then(&listed, &nodes)?;
+        let records = records_then(&listed.keys, &nodes)?;
         let mut batch = Batch::new();
         let mut shown = Vec::with_capacity(nodes.len());
         let (mut stay, mut stay_sums) = (BTreeSet::new(), [0_i64; 3]);
@@ -193,10 +211,11 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             }
             shown.push((node, state));
         }
-        self.visit_changed_keys(&listed, changed)?;
+        self.visit_changed_keys(&listed.keys, changed)?;
         let mut left = Vec::new();
-        for (key, value) in &listed {
-            match Key::decode(key)? {
+        let ChangedKeys { keys, charge } = listed;
+        for (key, value) in keys {
+            match Key::decode(&key)? {
                 Key::Orphan(_, ino) | Key::Xattr(_, ino, _) | Key::Region(_, ino, _)
                     if stay.contains(&ino) =>
                 {
@@ -206,13 +225,13 @@ impl<E: Storage + SnapshotStore> Fs<E> {
                 _ => {}
             }
             match value {
-                Some(value) => batch.put(key, value),
-                None => batch.delete(key),
+                Some(value) => batch.put(&key, &value),
+                None => batch.delete(&key),
             }
         }
-        drop(listed);
         self.plan_sums(then, &stay_sums, &mut batch)?;
         self.commit(&batch, Admit::User)?;
+        drop(charge);
         // The point of no return: from here on nothing may fail.
         batch.iter().for_each(|op| self.version_counters.bump(op.key()));
         self.inode_cache.forget_histories();
@@ -226,10 +245,11 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     }
 
     /// The keys that have changed and go back, with their values of then.
-    fn list_changed(&self, commits: SeqRange) -> Result<Vec<ChangedKey>, FsError> {
+    fn list_changed(&self, commits: SeqRange) -> Result<ChangedKeys, FsError> {
         let (start, end) = volume_keys(self.volume);
         let (mut start, mut old, mut new) = (start.to_vec(), Vec::new(), Vec::new());
-        let (mut listed, mut bytes) = (Vec::new(), 0);
+        let (mut listed, mut bytes, mut used_bytes) = (Vec::new(), 0, 0);
+        let mut charge = self.memory.coarse_charge();
         loop {
             let range = KeyRange { start: &start, end: Some(&end) };
             let changed = self.engine.changed_between(range, commits, PAGE_ENTRIES)?;
@@ -241,19 +261,33 @@ impl<E: Storage + SnapshotStore> Fs<E> {
                 let was = self.engine.get(&key, commits.after, &mut old)?;
                 let is = self.engine.get(&key, commits.upto, &mut new)?;
                 if was != is || was && old != new {
-                    bytes += key.len() + old.len();
+                    let then_bytes = if was { old.len() } else { 0 };
+                    bytes += key.len() + then_bytes;
+                    used_bytes += key.len() + then_bytes + LISTED_KEY_BYTES;
+                    self.charge_listed(&mut charge, used_bytes)?;
                     listed.push((key, was.then(|| old.as_slice().into())));
                 }
                 if bytes > ROLLBACK_BYTES_MAX {
-                    return Err(FsError::Invalid("more than 1 GiB of records have changed since"));
+                    return Err(FsError::Invalid(MORE_THAN_A_COMMIT));
                 }
             }
-            let Some(last) = next else { return Ok(listed) };
+            let Some(last) = next else { return Ok(ChangedKeys { keys: listed, charge }) };
             start.clear();
             start.extend_from_slice(&last);
             // The smallest key past the last one.
             start.push(0);
         }
+    }
+
+    /// Charges for the bytes that are listed.
+    fn charge_listed(&self, charge: &mut MemoryCharge, bytes: usize) -> Result<(), FsError> {
+        charge.grow_to(bytes, MemoryNeed::Needed).map_err(|refused| match refused {
+            // It would be refused alone too.
+            MemoryRefused::Total if bytes >= self.memory.budget().limits().total_bytes => {
+                FsError::Invalid(MORE_THAN_THE_BUDGET)
+            }
+            refused => refused.into(),
+        })
     }
 
     /// Visits the names and files in changed records.

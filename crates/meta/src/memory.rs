@@ -186,6 +186,12 @@ impl MemoryBudget {
         MemoryAccount { budget: Arc::clone(self), user }
     }
 
+    /// The limits.
+    #[must_use]
+    pub fn limits(&self) -> MemoryLimits {
+        self.limits
+    }
+
     /// What all charges have taken.
     #[must_use]
     pub fn used_bytes(&self) -> usize {

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warpfire_meta::Store;
+use warpfire_log::{MemLog, MemLogOptions, RecoveredLog};
+use warpfire_meta::{MemoryLimits, Store};
 
 use super::check::check;
 use super::engine::{LogEngine, format, open};
@@ -269,4 +270,112 @@ fn a_rollback_is_whole_or_not_there_after_any_crash() {
             check(&**fs.engine(), &what);
         }
     }
+}
+
+#[test]
+fn a_rollback_takes_no_more_memory_than_its_budget() {
+    const FILES: u32 = 3000;
+    let (engine, clock) = world_with();
+    let options = |total| FsOptions { memory: MemoryLimits::of_total(total), ..FsOptions::default() };
+    let fs = Arc::new(Fs::open(engine.clone(), clock.clone(), options(2 << 20)).unwrap());
+    let root = fs.root();
+    for n in 0..FILES {
+        fs.create_file(&ROOT, &root, format!("file{n}").as_bytes(), NewMode::exact(0o644), b"then").unwrap();
+    }
+    fs.create_snapshot(b"s").unwrap();
+    for n in 0..FILES {
+        fs.unlink(&ROOT, &root, format!("file{n}").as_bytes()).unwrap();
+    }
+    let now = listing(&*fs);
+    // A transaction has what the rollback needs.
+    let tx = fs.begin().unwrap();
+    let file = vec![1; 30_000];
+    for n in 0..62 {
+        let name = format!("of the transaction {n}");
+        tx.files()
+            .create_file(&ROOT, &tx.files().root(), name.as_bytes(), NewMode::exact(0o644), &file)
+            .unwrap();
+    }
+    let refused = fs.roll_back(b"s", b"kept", &mut |_| ()).unwrap_err();
+    assert!(matches!(refused, FsError::Memory(_)), "{refused}");
+    assert_eq!((names_of(&fs), listing(&*fs)), (vec![b"s".to_vec()], now.clone()));
+    tx.abort();
+    assert_eq!(fs.roll_back(b"s", b"kept", &mut |_| ()).unwrap().records, u64::from(FILES) + 1);
+    assert_eq!(listing(&*fs).len(), FILES as usize + 1);
+    assert_eq!(fs.memory_account(None).budget().used_bytes(), 0, "everything is returned");
+    drop((root, fs));
+    // Too many for the budget alone.
+    let fs = Fs::open(engine, clock, options(256 << 10)).unwrap();
+    let refused = fs.roll_back(b"kept", b"again", &mut |_| ()).unwrap_err();
+    assert!(matches!(refused, FsError::Invalid(_)), "{refused}");
+    assert_eq!(listing(&fs).len(), FILES as usize + 1);
+    assert_eq!(fs.memory_account(None).budget().used_bytes(), 0);
+}
+
+/// The pool is filled behind the snapshot. A rollback then succeeds or leaves everything as it is, and when
+/// room is made it succeeds.
+#[test]
+fn a_rollback_in_a_full_pool_is_whole_or_refused_and_works_once_there_is_room() {
+    let (mut refusals, mut done_at_once) = (0, 0);
+    for seed in 0..8 {
+        let what = format!("seed {seed}");
+        let mut draw = TestRandom(700 + seed);
+        let options = MemLogOptions { capacity_bytes: 24 * (256 << 10), segment_bytes: 256 << 10 };
+        let mut fs = open((MemLog::with_options(options), RecoveredLog::empty()), Fs::format);
+        let root = fs.root();
+        let put = |fs: &Fs<LogEngine>, name: &str, len: u64| {
+            let bytes = vec![len as u8; len as usize];
+            fs.create_file(&ROOT, &fs.root(), name.as_bytes(), NewMode::exact(0o644), &bytes)
+        };
+        let then_files = 20 + draw.below(40);
+        for n in 0..then_files {
+            put(&fs, &format!("then {n}"), 100 + draw.below(40_000)).unwrap();
+        }
+        fs.create_snapshot(b"s").unwrap();
+        let then = listing(&fs);
+        for n in 0..then_files {
+            fs.unlink(&ROOT, &root, format!("then {n}").as_bytes()).unwrap();
+        }
+        // Small files last, so that less and less room is left.
+        let mut files = 0;
+        for longest in [60_000, 5_000, 300] {
+            let mut refused = 0;
+            while refused < 4 {
+                match put(&fs, &format!("now {files}"), 1 + draw.below(longest)) {
+                    Ok(_) => files += 1,
+                    Err(FsError::NoSpace) => refused += 1,
+                    Err(e) => panic!("{what}: {e}"),
+                }
+            }
+        }
+        let now = listing(&fs);
+        let mut removed = 0;
+        drop(root);
+        loop {
+            match fs.roll_back(b"s", b"kept", &mut |_| ()) {
+                Ok(_) => break,
+                Err(FsError::NoSpace) => {
+                    refusals += 1;
+                    let names: Vec<Vec<u8>> = fs.snapshots().unwrap().into_iter().map(|s| s.name).collect();
+                    assert_eq!(names, [b"s".to_vec()], "{what}: the snapshot of the present is gone again");
+                    assert_eq!(listing(&fs).len(), now.len() - removed, "{what}: nothing has changed");
+                    check(&**fs.engine(), &what);
+                    assert!(removed < files as usize, "{what}: there is room, and it is refused");
+                    for _ in 0..files / 3 + 1 {
+                        let name = format!("now {removed}");
+                        if fs.unlink(&ROOT, &fs.root(), name.as_bytes()).is_ok() {
+                            removed += 1;
+                        }
+                    }
+                }
+                Err(e) => panic!("{what}: {e}"),
+            }
+        }
+        done_at_once += u32::from(removed == 0);
+        assert!(listing(&fs) == then, "{what}: the tree of then");
+        fs = open(fs.engine().log().crash_seeded(draw.next()), |_, _, _, _| Ok(()));
+        assert!(listing(&fs) == then, "{what}: it is durable");
+        check(&**fs.engine(), &what);
+    }
+    println!("{refusals} refusals, {done_at_once} of 8 rollbacks at once");
 }

@@ -82,7 +82,8 @@ pub fn rolled_back(
                 .hint("run the command again")
         }
         ErrorKind::InvalidInput if is_too_much(&error) => Failure::new(format_args!(
-            "too much has changed since snapshot {}: more than 1 GiB of metadata; nothing is rolled back",
+            "too much has changed since snapshot {}: more records than one commit or the memory for \
+             transactions holds; nothing is rolled back",
             quoted(OsStr::from_bytes(name))
         ))
         .hint("copy what you need from '.snapshots'"),
@@ -91,7 +92,7 @@ pub fn rolled_back(
 }
 
 fn is_too_much(error: &warpfire::Error) -> bool {
-    error.to_string().contains("1 GiB")
+    error.to_string().contains("too much has changed since")
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
