@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use warpfire_format::fs::InodeTime;
 use warpfire_fs::{
-    FsError, ReceiveError, ReceiveState, ReceiveTarget, SendError, SendOrder, StreamHeader, StreamSnapshot,
-    Transaction,
+    FsError, ReceiveError, ReceiveState, ReceiveTarget, STREAM_MARK_BYTES, SendError, SendOrder,
+    StreamHeader, StreamSnapshot, Transaction,
 };
 
 use crate::{Engine, Error, ErrorKind, Result, SnapshotInfo, Warpfire};
@@ -174,6 +174,7 @@ impl Warpfire {
             base: base.as_ref(),
             root: &root,
             continued_at: None,
+            mark_bytes: STREAM_MARK_BYTES,
         };
         self.send_to(&order, out)
     }
@@ -197,6 +198,7 @@ impl Warpfire {
             base: base.as_ref(),
             root,
             continued_at: Some(mark).filter(|mark| mark.records > 0),
+            mark_bytes: STREAM_MARK_BYTES,
         };
         self.send_to(&order, out)
     }

@@ -57,7 +57,7 @@ pub use send::{SendError, SendOrder, SentStream};
 pub use slice::{InsertSource, YankLimit, YankedSlice};
 pub use snapshot::{SnapshotFs, SnapshotInfo};
 pub use space::SpaceInfo;
-pub use transfer::RECEIVE_NAME;
+pub use transfer::{RECEIVE_NAME, STREAM_MARK_BYTES};
 pub use tx::{FileVersion, Invalidation, PendingCommit, Transaction, TxFs};
 pub use warpfire_format::fs::FileKind;
 pub use warpfire_units::Seq;

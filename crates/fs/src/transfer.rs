@@ -12,7 +12,7 @@ pub const RECEIVE_NAME: &[u8] = b".receive";
 pub(crate) const RECEIVED_XATTR: &[u8] = b"trusted.warpfire.received";
 
 /// Bytes of data and records between two marks.
-pub(crate) const MARK_BYTES: u64 = 8 << 20;
+pub const STREAM_MARK_BYTES: u64 = 8 << 20;
 
 /// Whether a name is [`RECEIVE_NAME`] in the root.
 pub(crate) fn is_receive_directory(dir: u64, name: &[u8]) -> bool {

@@ -176,7 +176,11 @@ fn allocate<E: Storage>(fs: &Fs<E>, path: &Path, mode: AllocMode, span: Span) ->
     fs.fallocate(&ROOT, &node(fs, path)?, mode, span.offset, span.len)
 }
 
-fn background<E: Store>(engine: &E, steps: u32) -> Result<(), FsError> {
+/// Does some pieces of background work.
+///
+/// # Errors
+/// The error of the engine.
+pub(crate) fn background<E: Store>(engine: &E, steps: u32) -> Result<(), FsError> {
     for _ in 0..steps {
         if !engine.background_step().map_err(|e: MetaError| FsError::from(e))? {
             break;

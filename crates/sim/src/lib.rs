@@ -8,8 +8,8 @@
 //! A [`session`] runs product and model side by side. [`open_transactions`] holds the transactions and yanked
 //! values that are open beside them. On top of it: [`seeds`], random sessions with power cuts; [`crash`],
 //! every crash state of a recorded workload; [`faults`], devices that fail under load; [`rot`], devices that
-//! are lost or rotten; [`life`], devices that join, leave, fail and return. [`space`] counts space and files
-//! a second time.
+//! are lost or rotten; [`life`], devices that join, leave, fail and return; [`transfer`], streams between two
+//! pools. [`space`] counts space and files a second time.
 
 #![forbid(unsafe_code)]
 
@@ -29,3 +29,4 @@ pub mod seeds;
 pub mod session;
 pub mod space;
 pub mod stack;
+pub mod transfer;

@@ -11,7 +11,7 @@ use warpfire_sim::op::Menu;
 use warpfire_sim::run::{Limits, RunReport, run};
 use warpfire_sim::session::Violation;
 use warpfire_sim::stack::{MediaKind, Shape};
-use warpfire_sim::{faults, life, rot, seeds};
+use warpfire_sim::{faults, life, rot, seeds, transfer};
 
 /// Runs the whole stack under simulated devices, against models.
 #[derive(Parser)]
@@ -37,6 +37,8 @@ enum SimCommand {
     Life(Many),
     /// Devices that are lost or rotten between two opens
     Rot(Many),
+    /// Streams between two pools: crash states of the receiver, with streams that are cut, and resumed
+    Transfer(Many),
     /// `seeds` and `crash` on zoned and on append-only devices
     Zoned(Crash),
 }
@@ -151,6 +153,10 @@ fn main() -> ExitCode {
             });
             print_report("rot", "cases", &report, "rot --cases 1 --seed")
                 & print_report("rot 242+8", "cases", &widest, "rot --cases 1 --seed")
+        }
+        SimCommand::Transfer(many) => {
+            let report = run(many.common.limits(many.cases), transfer::run);
+            print_report("transfer", "states", &report, "transfer --cases 1 --seed")
         }
         SimCommand::Zoned(args) => {
             [MediaKind::Zoned, MediaKind::AppendOnly].into_iter().fold(true, |clean, kind| {

@@ -25,8 +25,7 @@ const READ_BYTES: usize = 256 << 10;
 /// # Errors
 /// The first failure, and its path.
 pub fn observe<E: Storage>(fs: &Fs<E>) -> Result<Picture, (Path, FsError)> {
-    let (picture, failures) = walk(fs, true);
-    failures.into_iter().next().map_or(Ok(picture), Err)
+    observe_below(fs, &fs.root())
 }
 
 /// As `observe`, with the pictures of all snapshots.
@@ -42,16 +41,24 @@ pub fn observe_all<E: Storage + SnapshotStore>(fs: &Fs<E>) -> Result<Picture, (P
     Ok(picture)
 }
 
-/// The picture of the readable part of a filesystem, and the failures. Paths below a failure are in neither.
-pub fn observe_readable<E: Storage>(fs: &Fs<E>) -> (Picture, Vec<(Path, FsError)>) {
-    walk(fs, false)
+/// The picture of what is below a directory, which has the empty path there.
+///
+/// # Errors
+/// As `observe`.
+pub fn observe_below<E: Storage>(fs: &Fs<E>, top: &NodeRef) -> Result<Picture, (Path, FsError)> {
+    let (picture, failures) = walk(fs, top, true);
+    failures.into_iter().next().map_or(Ok(picture), Err)
 }
 
-fn walk<E: Storage>(fs: &Fs<E>, stop: bool) -> (Picture, Vec<(Path, FsError)>) {
+/// The picture of the readable part of a filesystem, and the failures. Paths below a failure are in neither.
+pub fn observe_readable<E: Storage>(fs: &Fs<E>) -> (Picture, Vec<(Path, FsError)>) {
+    walk(fs, &fs.root(), false)
+}
+
+fn walk<E: Storage>(fs: &Fs<E>, top: &NodeRef, stop: bool) -> (Picture, Vec<(Path, FsError)>) {
     let mut walk =
         TreeWalk { fs, stop, picture: Picture::default(), failures: Vec::new(), first: BTreeMap::new() };
-    let root = fs.root();
-    walk.visit(&mut Vec::new(), &root);
+    walk.visit(&mut Vec::new(), top);
     (walk.picture, walk.failures)
 }
 

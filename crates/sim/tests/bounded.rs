@@ -6,7 +6,7 @@ use warpfire_sim::op::Menu;
 use warpfire_sim::run::{Limits, RunReport, run};
 use warpfire_sim::session::Violation;
 use warpfire_sim::stack::{MediaKind, Shape};
-use warpfire_sim::{faults, life, rot, seeds};
+use warpfire_sim::{faults, life, rot, seeds, transfer};
 
 fn limits(first: u64, cases: u64) -> Limits {
     Limits { first, cases, count_max: u64::MAX, seconds_max: 600, threads: 2, case_seconds_max: 300 }
@@ -73,6 +73,11 @@ fn lost_and_rotten_devices_are_rebuilt_within_parity_and_reported_beyond() {
 #[test]
 fn eight_of_two_hundred_and_fifty_devices_may_be_lost_or_rotten() {
     demand_none(&run(limits(1, 1), |seed| rot::run_geometry(seed, rot::WIDEST, 8)), "rot --cases 1 --seed");
+}
+
+#[test]
+fn a_receiver_that_loses_power_anywhere_shows_one_of_the_trees_and_goes_on() {
+    demand_none(&run(limits(1, 3), transfer::run), "transfer --cases 1 --seed");
 }
 
 #[test]

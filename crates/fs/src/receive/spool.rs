@@ -31,7 +31,7 @@ use crate::attrs::NewMode;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::NodeRef;
-use crate::transfer::{MARK_BYTES, RECEIVE_NAME, StreamHasher};
+use crate::transfer::{RECEIVE_NAME, STREAM_MARK_BYTES, StreamHasher};
 
 pub(super) const DATA: &[u8] = b"data";
 pub(super) const RECORDS: &[u8] = b"records";
@@ -39,8 +39,9 @@ pub(super) const STATE: &[u8] = b"state";
 pub(super) const TREE: &[u8] = b"tree";
 pub(super) const STASH: &[u8] = b"stash";
 
-/// Most bytes of a stream without a mark. A sender puts one after `MARK_BYTES` and the rest of a record.
-const UNMARKED_BYTES_MAX: u64 = 8 * MARK_BYTES;
+/// Most bytes of a stream without a mark. A sender puts one after `STREAM_MARK_BYTES` and the rest of a
+/// record.
+const UNMARKED_BYTES_MAX: u64 = 8 * STREAM_MARK_BYTES;
 
 const ROOT: Caller<'static> = Caller::ROOT;
 

@@ -61,6 +61,9 @@ pub struct SendOrder<'a> {
     pub root: &'a [u8],
     /// The mark after which the receiver has nothing.
     pub continued_at: Option<StreamMark>,
+    /// Bytes of data and records between two marks, at most [`STREAM_MARK_BYTES`](crate::STREAM_MARK_BYTES).
+    /// A stream is continued with the distance that it was begun with.
+    pub mark_bytes: u64,
 }
 
 /// A stream that was sent to its end.
@@ -126,7 +129,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             file_bytes: order.snapshot.file_bytes,
             root: order.root.to_vec(),
         };
-        let writer = StreamWriter::begin(sink, &header, order.continued_at)?;
+        let writer = StreamWriter::begin(sink, &header, order.continued_at, order.mark_bytes)?;
         let (trees, writer) = match trees.has_base() {
             true => Detach::new(trees, writer).run()?,
             false => (trees, writer),

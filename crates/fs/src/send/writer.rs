@@ -3,7 +3,7 @@
 //! # Invariants
 //! 1. A record is written after the data that it names has a position. A frame of data is written before the
 //!    next mark, and so is a frame of records (`mark`).
-//! 2. Marks lie between records, after as many bytes of data and records as `MARK_BYTES`. So the place of
+//! 2. Marks lie between records, after as many bytes of data and records as `mark_bytes`. So the place of
 //!    each mark depends only on the records and data before it, and a stream that is continued at a mark is
 //!    the same as the rest of one that was not cut.
 //! 3. Until the mark at which a stream is continued, nothing is read and nothing is written (`skips`).
@@ -21,7 +21,7 @@ use warpfire_units::SlicePtr;
 use super::shared::{SharedRanges, SlicePart};
 use super::{SendError, SentStream};
 use crate::diff::sides::DiffSides;
-use crate::transfer::{MARK_BYTES, StreamHasher};
+use crate::transfer::{STREAM_MARK_BYTES, StreamHasher};
 
 /// Bytes of records that are written as one frame. A record is shorter than the rest of a frame.
 const RECORDS_BYTES: usize = 256 << 10;
@@ -46,6 +46,7 @@ pub(super) struct StreamWriter<'s> {
     position: u64,
     made: u64,
     since_mark: u64,
+    mark_bytes: u64,
     /// The mark at which the stream is continued, until it is reached.
     skips: Option<StreamMark>,
     shared: SharedRanges,
@@ -58,6 +59,7 @@ impl<'s> StreamWriter<'s> {
         sink: StreamSink<'s>,
         header: &StreamHeader,
         continued_at: Option<StreamMark>,
+        mark_bytes: u64,
     ) -> Result<StreamWriter<'s>, SendError> {
         let mut writer = StreamWriter {
             sink,
@@ -71,6 +73,7 @@ impl<'s> StreamWriter<'s> {
             position: 0,
             made: 0,
             since_mark: 0,
+            mark_bytes: mark_bytes.min(STREAM_MARK_BYTES),
             skips: continued_at,
             shared: SharedRanges::default(),
             written_bytes: 0,
@@ -121,7 +124,7 @@ impl<'s> StreamWriter<'s> {
         if self.records.len() >= RECORDS_BYTES {
             self.put_records()?;
         }
-        if self.since_mark >= MARK_BYTES {
+        if self.since_mark >= self.mark_bytes {
             self.mark(sides)?;
         }
         Ok(())

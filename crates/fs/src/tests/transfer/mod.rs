@@ -16,7 +16,8 @@ use super::TestRandom;
 use crate::acl::{Acl, AclEntry, AclTag, Caller, Perm, XATTR_ACCESS, XATTR_DEFAULT};
 use crate::{
     AllocMode, FileKind, Follow, Fs, FsError, NewMode, NodeRef, Position, ReceiveError, ReceiveTarget,
-    ReceivedTree, Receiver, RenameMode, Seek, SendOrder, SentStream, SetAttr, SetTime, XattrMode,
+    ReceivedTree, Receiver, RenameMode, STREAM_MARK_BYTES, Seek, SendOrder, SentStream, SetAttr, SetTime,
+    XattrMode,
 };
 
 const ROOT: Caller<'static> = Caller::ROOT;
@@ -138,6 +139,7 @@ fn send<E: Storage + SnapshotStore>(
         base: base.as_ref(),
         root: root.as_bytes(),
         continued_at,
+        mark_bytes: STREAM_MARK_BYTES,
     };
     let mut out = Vec::new();
     let sent = fs.send(&order, &mut |bytes| {
