@@ -1,15 +1,15 @@
 //! Directories: a handle for many calls on the files in one, and listing.
 
 use std::collections::VecDeque;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 use warpfire_fs::{Follow, FsError, NodeRef};
 use warpfire_meta::Storage;
 
 use crate::warpfire::FILE_MODE;
-use crate::{Engine, Error, File, FileType, Metadata, Result, SetMetadata, Warpfire};
+use crate::{Engine, Error, File, FileType, Metadata, Result, SetMetadata, Snapshot, SnapshotInfo, Warpfire};
 
 /// An open directory. Its calls take names, not paths: they skip the walk from the root. The directory stays
 /// usable after it was renamed or moved.
@@ -182,12 +182,55 @@ impl<E: Storage> Dir<E> {
         Ok(self.pool.fs().exchange(&caller, (&self.node, a), (&self.node, b))?)
     }
 
+    /// The path that this directory has in a snapshot, also if it was renamed or moved since.
+    ///
+    /// ```
+    /// use warpfire::{ErrorKind, Pool};
+    ///
+    /// let fs = Pool::options().in_memory()?;
+    /// fs.create_dir("/mail")?;
+    /// fs.write("/mail/1", b"then")?;
+    /// fs.create_snapshot("monday")?;
+    /// fs.write("/mail/1", b"now")?;
+    /// fs.rename("/mail", "/post")?;
+    /// let monday = fs.open_snapshot("monday")?;
+    /// let then = fs.dir("/post")?.path_in(&monday)?;
+    /// assert_eq!(then.to_str(), Some("/mail"));
+    /// assert_eq!(monday.read(then.join("1"))?, b"then");
+    /// fs.create_dir("/new")?;
+    /// assert_eq!(fs.dir("/new")?.path_in(&monday).unwrap_err().kind(), ErrorKind::NotFound);
+    /// # Ok::<(), warpfire::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound` if the snapshot does not show the directory; `Damaged`.
+    pub fn path_in(&self, snapshot: &Snapshot) -> Result<PathBuf> {
+        Ok(OsString::from_vec(snapshot.fs().path_then(self.node.ino())?).into())
+    }
+
     /// Lists the directory, as [`Warpfire::read_dir`].
     ///
     /// # Errors
     /// `PermissionDenied`.
     pub fn read_dir(&self) -> Result<ReadDir<E>> {
         ReadDir::start(&self.pool, NodeRef::clone(&self.node))
+    }
+}
+
+impl Dir {
+    /// The snapshots that show this directory, from the oldest to the newest.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
+        let fs = self.pool.fs();
+        let mut found = Vec::new();
+        for snapshot in fs.snapshots()? {
+            if fs.shows_directory(&snapshot, self.node.ino())? {
+                found.push(snapshot.into());
+            }
+        }
+        Ok(found)
     }
 }
 

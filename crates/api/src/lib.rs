@@ -107,6 +107,8 @@ pub use warpfire_format::fs::FORMAT_VERSION;
 pub use warpfire_fs::SpaceInfo;
 /// The commit that [`Warpfire::receive_by`] has made by its caller, and its error.
 pub use warpfire_fs::{FsError, Transaction};
+/// Names of snapshots by their times, as Samba's `shadow_copy2` reads them.
+pub use warpfire_fs::{gmt_name, gmt_second};
 /// The bound of the parameter of [`Warpfire`], [`Dir`] and [`File`], for functions that work on a pool and
 /// inside a transaction alike.
 pub use warpfire_meta::Storage;

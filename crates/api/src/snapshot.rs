@@ -127,6 +127,14 @@ impl Warpfire {
         Ok(self.fs().snapshot_at(moment)?.into())
     }
 
+    /// The newest snapshot that was made in this second since 1970.
+    ///
+    /// # Errors
+    /// `NotFound`; `Damaged`.
+    pub fn snapshot_in_second(&self, second: i64) -> Result<SnapshotInfo> {
+        Ok(self.fs().snapshot_in_second(second)?.into())
+    }
+
     /// Deletes a snapshot and returns what it was. The deletion is durable on return. Bytes that nothing else
     /// needs become free in the background, and at once when a writer needs them.
     ///
@@ -201,7 +209,8 @@ impl Warpfire {
     /// # Errors
     /// `NotFound`; `AlreadyExists` if there is a snapshot `kept_as`; `Conflict` if another thread changes
     /// something during the rollback; `InvalidInput` for a name that no snapshot can have, or if more than
-    /// 1 GiB of metadata has changed since; `NoSpace`; `ReadOnly`. Then the tree is as it was.
+    /// 1 GiB of metadata has changed since, or more than the memory for transactions holds; `NoMemory` if
+    /// transactions have the rest of that; `NoSpace`; `ReadOnly`. Then the tree is as it was.
     pub fn roll_back_to_snapshot(
         &self,
         name: impl AsRef<OsStr>,

@@ -20,6 +20,9 @@ use crate::{Error, ErrorKind, Result, Warpfire};
 /// Longest name of a rule, so that the names of its snapshots are names.
 const RULE_NAME_BYTES_MAX: usize = 200;
 
+/// Snapshots that are read at a time.
+const SNAPSHOTS_A_PAGE: usize = 4096;
+
 /// A rule: when snapshots are made, and how long they stay. The pool keeps it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SnapshotRule {
@@ -219,7 +222,7 @@ impl Warpfire {
         if rules.is_empty() {
             return Ok(applied);
         }
-        let mut all = self.snapshots()?;
+        let mut all = self.snapshots_of_rules()?;
         for (name, mut rule) in rules {
             let before = rule;
             let believes = believe(&mut rule, now.seconds, trusts_clock);
@@ -248,6 +251,18 @@ impl Warpfire {
         }
         self.sync()?;
         Ok(applied)
+    }
+
+    /// The snapshots that rules have made, from the oldest to the newest. Memory follows their number, and
+    /// not that of all snapshots.
+    fn snapshots_of_rules(&self) -> Result<Vec<SnapshotInfo>> {
+        let (mut all, mut after) = (Vec::new(), 0);
+        loop {
+            let page = self.snapshots_after(after, SNAPSHOTS_A_PAGE)?;
+            let Some(last) = page.last() else { return Ok(all) };
+            after = last.number;
+            all.extend(page.into_iter().filter(|snapshot| snapshot.rule.is_some()));
+        }
     }
 
     /// Makes the snapshot of a rule if one is due.

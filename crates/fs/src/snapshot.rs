@@ -84,7 +84,7 @@ impl SnapshotSums {
     /// Reads the records of all snapshots.
     pub(crate) fn read(store: &impl Store) -> Result<SnapshotSums, FsError> {
         let sums = SnapshotSums::default();
-        each_snapshot(store, Seq(0), &mut |_, record| {
+        each_snapshot(store, Seq(0), Direction::Forward, &mut |_, record| {
             sums.add(record.bytes);
             true
         })?;
@@ -182,20 +182,22 @@ fn put_records(seq: Seq, record: &SnapshotRecord<'_>, volume: VolumeId, name_key
     batch.put(name_key, &value);
 }
 
-/// Calls `visit` with each snapshot after `after`, by rising seq, until it returns `false`.
+/// Calls `visit` with each snapshot after `after` until it returns `false`: forward by rising seq, backward
+/// from the newest one.
 fn each_snapshot(
     store: &impl Store,
     after: Seq,
+    direction: Direction,
     visit: &mut dyn FnMut(Seq, &SnapshotRecord<'_>) -> bool,
 ) -> Result<(), FsError> {
-    let (_, end) = snapshot_range();
+    let (_, mut end) = snapshot_range();
     let mut from = Key::Snapshot(Seq(after.0.saturating_add(1)), VolumeId::POOL).encode();
     let held = store.snapshot();
     let at = store.seq(&held);
     let mut page = ScanPage::default();
     loop {
         let range = KeyRange { start: &from, end: Some(&end) };
-        store.scan(range, at, Direction::Forward, PAGE_ENTRIES, usize::MAX, &mut page)?;
+        store.scan(range, at, direction, PAGE_ENTRIES, usize::MAX, &mut page)?;
         for entry in page.iter() {
             if let Key::Snapshot(seq, VolumeId::FIRST) = Key::decode(entry.key)?
                 && !visit(seq, &SnapshotRecord::decode(entry.value)?)
@@ -204,10 +206,13 @@ fn each_snapshot(
             }
         }
         let Some(last) = page.iter().next_back().filter(|_| page.more) else { return Ok(()) };
-        from.clear();
-        from.extend_from_slice(last.key);
-        // The smallest key past the last one.
-        from.push(0);
+        let bound = if direction == Direction::Forward { &mut from } else { &mut end };
+        bound.clear();
+        bound.extend_from_slice(last.key);
+        if direction == Direction::Forward {
+            // The smallest key past the last one.
+            bound.push(0);
+        }
     }
 }
 
@@ -228,7 +233,7 @@ impl<E: Storage> Fs<E> {
     /// `Damaged`.
     pub fn snapshots_after(&self, after: Seq, max: usize) -> Result<Vec<SnapshotInfo>, FsError> {
         let mut found = Vec::new();
-        each_snapshot(&*self.engine, after, &mut |seq, record| {
+        each_snapshot(&*self.engine, after, Direction::Forward, &mut |seq, record| {
             found.push(SnapshotInfo::of(seq, record));
             found.len() < max
         })?;
@@ -265,18 +270,30 @@ impl<E: Storage> Fs<E> {
         Ok(SnapshotInfo::of(seq, &record))
     }
 
-    /// The newest snapshot that was made at this moment or before.
+    /// The newest snapshot that was made at this moment or before. Its cost follows the number of newer
+    /// snapshots.
     ///
     /// # Errors
     /// `NotFound`; `Damaged`.
     pub fn snapshot_at(&self, moment: Timestamp) -> Result<SnapshotInfo, FsError> {
+        // In the order in which they were made, whatever the clock said.
+        self.newest_snapshot(&|made| made <= moment)
+    }
+
+    /// The newest snapshot that was made in this second since 1970.
+    ///
+    /// # Errors
+    /// `NotFound`; `Damaged`.
+    pub fn snapshot_in_second(&self, second: i64) -> Result<SnapshotInfo, FsError> {
+        self.newest_snapshot(&|made| made.seconds == second)
+    }
+
+    /// The newest snapshot with a time of which `is_wanted` is true.
+    fn newest_snapshot(&self, is_wanted: &dyn Fn(Timestamp) -> bool) -> Result<SnapshotInfo, FsError> {
         let mut found = None;
-        each_snapshot(&*self.engine, Seq(0), &mut |seq, record| {
-            // In the order in which they were made, whatever the clock said.
-            if timestamp(record.made) <= moment {
-                found = Some(SnapshotInfo::of(seq, record));
-            }
-            true
+        each_snapshot(&*self.engine, Seq(0), Direction::Backward, &mut |seq, record| {
+            found = is_wanted(timestamp(record.made)).then(|| SnapshotInfo::of(seq, record));
+            found.is_none()
         })?;
         found.ok_or(FsError::NotFound)
     }

@@ -31,7 +31,7 @@ pub use error::MountError;
 pub use failed_requests::{FailedRequest, FailedRequests};
 pub use mountinfo::{MountEntry, mounts};
 pub use mountpoint::unmount;
-pub use options::{MountOptions, THREADS_MAX};
+pub use options::{MountOptions, SnapshotDirectories, SnapshotNames, THREADS_MAX};
 pub use process::{prepare_server_process, watch_hangups};
 pub use server::VIEW_ROOT_NUMBER;
 pub use session::{Commits, RollBack, Session, mount, mount_with_commits};

@@ -48,6 +48,33 @@ pub struct MountOptions {
     /// Reads the moment in a name `@MOMENT` in `.snapshots`, with the `@`: it leads to the newest snapshot
     /// then. The default knows seconds since 1970 only.
     pub parse_moment: fn(&str) -> Option<Timestamp>,
+    /// In which directories the name `.snapshots` leads to snapshots. A file of that name comes first.
+    pub snapshot_directories: SnapshotDirectories,
+    /// The names in listings of `.snapshots`. All of them can be looked up always.
+    pub snapshot_names: SnapshotNames,
+}
+
+/// The directories of a mount that have a directory `.snapshots`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SnapshotDirectories {
+    /// Every directory. Programs on the mount cannot make a file with this name.
+    #[default]
+    Every,
+    /// Only the root.
+    Root,
+    /// None.
+    Nowhere,
+}
+
+/// The names of snapshots in listings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SnapshotNames {
+    /// Their own.
+    #[default]
+    Own,
+    /// The time at which they were made, as Samba's `shadow_copy2` reads it: `@GMT-2026.11.24-21.56.00`. Of
+    /// several snapshots of one second the last one is listed.
+    Gmt,
 }
 
 /// Most threads that serve one mount. Each has a request buffer of its own.
@@ -75,6 +102,8 @@ impl Default for MountOptions {
                 let seconds = text.strip_prefix('@')?.parse().ok()?;
                 Some(Timestamp { seconds, nanos: 0 })
             },
+            snapshot_directories: SnapshotDirectories::default(),
+            snapshot_names: SnapshotNames::default(),
         }
     }
 }

@@ -15,7 +15,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use warpfire::{FileType, OpenOptions, Snapshot, SnapshotEngine, Warpfire};
+use warpfire::{Dir, ErrorKind, FileType, OpenOptions, Snapshot, SnapshotEngine, Warpfire};
 use warpfire_terminal::{Failure, shown};
 
 pub use attributes::{Attributes, NewAttributes, NewTime};
@@ -44,8 +44,8 @@ pub enum TreeFile {
 pub enum TreeListing {
     Open(warpfire::ReadDir),
     Snapshot(warpfire::ReadDir<SnapshotEngine>),
-    /// The snapshots, with their names.
-    Snapshots(std::vec::IntoIter<(OsString, Snapshot)>),
+    /// The snapshots that show a directory, by their names.
+    Snapshots(Dir, std::vec::IntoIter<OsString>),
     Mounted(mounted::Listing),
 }
 
@@ -53,8 +53,8 @@ pub enum TreeListing {
 pub enum TreeEntry {
     Open(warpfire::DirEntry),
     Snapshot(warpfire::DirEntry<SnapshotEngine>),
-    /// The root of a snapshot, by the name of the snapshot.
-    SnapshotRoot(OsString, Snapshot),
+    /// A directory in a snapshot, by the name of the snapshot and its path there.
+    Then(OsString, Snapshot, PathBuf),
     Mounted(mounted::ListedFile),
 }
 
@@ -63,7 +63,7 @@ macro_rules! call {
     ($tree:expr, $path:ident, $files:ident => $call:expr) => {
         match $tree {
             Tree::Open($files) => {
-                check_changeable($path)?;
+                check_changeable($files, $path)?;
                 $call.map_err(TreeError::from)
             }
             Tree::Mounted($files) => $call.map_err(|errno| $files.error(errno)),
@@ -76,7 +76,7 @@ impl Tree {
         match self {
             Tree::Open(files) => Ok(match placed(files, path)? {
                 Placed::Now => files.metadata(path)?.into(),
-                Placed::Snapshots => files.metadata("/")?.into(),
+                Placed::Snapshots(dir) => dir.metadata(".")?.into(),
                 Placed::Then(files, path) => files.metadata(path)?.into(),
             }),
             Tree::Mounted(files) => files.metadata(path).map_err(|errno| files.error(errno)),
@@ -87,7 +87,7 @@ impl Tree {
         match self {
             Tree::Open(files) => Ok(match placed(files, path)? {
                 Placed::Now => files.symlink_metadata(path)?.into(),
-                Placed::Snapshots => files.metadata("/")?.into(),
+                Placed::Snapshots(dir) => dir.metadata(".")?.into(),
                 Placed::Then(files, path) => files.symlink_metadata(path)?.into(),
             }),
             Tree::Mounted(files) => files.symlink_metadata(path).map_err(|errno| files.error(errno)),
@@ -97,7 +97,7 @@ impl Tree {
     pub fn read_link(&self, path: &Path) -> TreeResult<PathBuf> {
         match self {
             Tree::Open(files) => Ok(match placed(files, path)? {
-                Placed::Now | Placed::Snapshots => files.read_link(path)?,
+                Placed::Now | Placed::Snapshots(_) => files.read_link(path)?,
                 Placed::Then(files, path) => files.read_link(path)?,
             }),
             Tree::Mounted(files) => files.read_link(path).map_err(|errno| files.error(errno)),
@@ -108,12 +108,10 @@ impl Tree {
         match self {
             Tree::Open(files) => Ok(match placed(files, path)? {
                 Placed::Now => TreeListing::Open(files.read_dir(path)?),
-                Placed::Snapshots => {
-                    let names = files.snapshots()?.into_iter().map(|snapshot| snapshot.name);
-                    let opened = names.map(|name| Ok((name.clone(), files.open_snapshot(name)?)));
-                    let mut found = opened.collect::<warpfire::Result<Vec<_>>>()?;
-                    found.sort_by(|a, b| a.0.cmp(&b.0));
-                    TreeListing::Snapshots(found.into_iter())
+                Placed::Snapshots(dir) => {
+                    let mut names: Vec<_> = dir.snapshots()?.into_iter().map(|then| then.name).collect();
+                    names.sort();
+                    TreeListing::Snapshots(dir, names.into_iter())
                 }
                 Placed::Then(files, path) => TreeListing::Snapshot(files.read_dir(path)?),
             }),
@@ -131,12 +129,26 @@ impl Tree {
             TreeListing::Snapshot(listing) => {
                 listing.next()?.map(TreeEntry::Snapshot).map_err(TreeError::from)
             }
-            TreeListing::Snapshots(listing) => {
-                let (name, snapshot) = listing.next()?;
-                Ok(TreeEntry::SnapshotRoot(name, snapshot))
-            }
+            TreeListing::Snapshots(dir, names) => self.next_snapshot(dir, names)?,
             TreeListing::Mounted(listing) => {
                 listing.next()?.map(TreeEntry::Mounted).map_err(|errno| self.mount_error(errno))
+            }
+        })
+    }
+
+    /// The next snapshot in a listing of those of a directory. One that was deleted since is left out.
+    fn next_snapshot(
+        &self,
+        dir: &Dir,
+        names: &mut std::vec::IntoIter<OsString>,
+    ) -> Option<TreeResult<TreeEntry>> {
+        let Tree::Open(files) = self else { unreachable!("a mount lists its snapshots itself") };
+        names.find_map(|name| {
+            let then = files.open_snapshot(&name).and_then(|then| Ok((dir.path_in(&then)?, then)));
+            match then {
+                Ok((path, then)) => Some(Ok(TreeEntry::Then(name, then, path))),
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                Err(error) => Some(Err(error.into())),
             }
         })
     }
@@ -146,7 +158,7 @@ impl Tree {
         match entry {
             TreeEntry::Open(entry) => Ok(entry.metadata()?.into()),
             TreeEntry::Snapshot(entry) => Ok(entry.metadata()?.into()),
-            TreeEntry::SnapshotRoot(_, snapshot) => Ok(snapshot.metadata("/")?.into()),
+            TreeEntry::Then(_, then, path) => Ok(then.metadata(path)?.into()),
             TreeEntry::Mounted(entry) => entry.metadata().map_err(|errno| self.mount_error(errno)),
         }
     }
@@ -155,7 +167,7 @@ impl Tree {
     pub fn set_entry(&self, entry: &TreeEntry, set: &NewAttributes) -> TreeResult<()> {
         match entry {
             TreeEntry::Open(entry) => Ok(entry.set_metadata(&set.for_library())?),
-            TreeEntry::Snapshot(_) | TreeEntry::SnapshotRoot(..) => Err(TreeError::Snapshot),
+            TreeEntry::Snapshot(_) | TreeEntry::Then(..) => Err(TreeError::Snapshot),
             TreeEntry::Mounted(entry) => entry.set(set).map_err(|errno| self.mount_error(errno)),
         }
     }
@@ -165,7 +177,7 @@ impl Tree {
         match entry {
             TreeEntry::Open(entry) => Ok(TreeListing::Open(entry.open_dir()?.read_dir()?)),
             TreeEntry::Snapshot(entry) => Ok(TreeListing::Snapshot(entry.open_dir()?.read_dir()?)),
-            TreeEntry::SnapshotRoot(_, snapshot) => Ok(TreeListing::Snapshot(snapshot.read_dir("/")?)),
+            TreeEntry::Then(_, then, path) => Ok(TreeListing::Snapshot(then.read_dir(path)?)),
             TreeEntry::Mounted(entry) => {
                 let listing = entry.read_dir().map_err(|errno| self.mount_error(errno))?;
                 Ok(TreeListing::Mounted(listing))
@@ -177,7 +189,7 @@ impl Tree {
     pub fn open_file(&self, path: &Path) -> TreeResult<TreeFile> {
         match self {
             Tree::Open(files) => Ok(match placed(files, path)? {
-                Placed::Now | Placed::Snapshots => TreeFile::Open(files.open(path)?),
+                Placed::Now | Placed::Snapshots(_) => TreeFile::Open(files.open(path)?),
                 Placed::Then(files, path) => TreeFile::Snapshot(files.open(path)?),
             }),
             Tree::Mounted(files) => {
@@ -190,7 +202,7 @@ impl Tree {
     pub fn open_to_write(&self, path: &Path, create: bool) -> TreeResult<TreeFile> {
         match self {
             Tree::Open(files) => {
-                check_changeable(path)?;
+                check_changeable(files, path)?;
                 let options = OpenOptions::new().write(true).create(create);
                 Ok(TreeFile::Open(options.open(files, path)?))
             }
@@ -246,7 +258,7 @@ impl Tree {
     pub fn set(&self, path: &Path, set: &NewAttributes) -> TreeResult<()> {
         match self {
             Tree::Open(files) => {
-                check_changeable(path)?;
+                check_changeable(files, path)?;
                 Ok(files.set_metadata(path, &set.for_library())?)
             }
             Tree::Mounted(files) => files.set(path, set).map_err(|errno| files.error(errno)),
@@ -257,7 +269,7 @@ impl Tree {
     pub fn set_symlink(&self, path: &Path, set: &NewAttributes) -> TreeResult<()> {
         match self {
             Tree::Open(files) => {
-                check_changeable(path)?;
+                check_changeable(files, path)?;
                 Ok(files.set_symlink_metadata(path, &set.for_library())?)
             }
             Tree::Mounted(files) => files.set_symlink(path, set).map_err(|errno| files.error(errno)),
@@ -295,7 +307,7 @@ impl TreeEntry {
         match self {
             TreeEntry::Open(entry) => entry.file_name(),
             TreeEntry::Snapshot(entry) => entry.file_name(),
-            TreeEntry::SnapshotRoot(name, _) => name,
+            TreeEntry::Then(name, ..) => name,
             TreeEntry::Mounted(entry) => entry.file_name(),
         }
     }
@@ -304,7 +316,7 @@ impl TreeEntry {
         match self {
             TreeEntry::Open(entry) => entry.file_type(),
             TreeEntry::Snapshot(entry) => entry.file_type(),
-            TreeEntry::SnapshotRoot(..) => FileType::Dir,
+            TreeEntry::Then(..) => FileType::Dir,
             TreeEntry::Mounted(entry) => entry.file_type(),
         }
     }

@@ -46,7 +46,7 @@ macro_rules! call {
     ($tree:expr, [$($path:ident),*], $files:ident => $call:expr) => {
         match $tree {
             TransactionTree::Open($files) => {
-                $(check_changeable($path)?;)*
+                $(check_changeable($files, $path)?;)*
                 $call.map_err(TreeError::from)
             }
             TransactionTree::Mounted($files) => $call.map_err(|errno| $files.error(errno)),

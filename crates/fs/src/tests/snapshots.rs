@@ -1,8 +1,10 @@
 //! Snapshots: what they show, for how long, and that a crash leaves each of them whole or absent.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rustix::io::Errno;
+use warpfire_env::Timestamp;
 use warpfire_meta::Store;
 
 use super::check::check;
@@ -10,7 +12,7 @@ use super::engine::{LogEngine, format, open};
 use super::tree_model::{Tree, listing, step, twin_of};
 use super::{TestFs, TestRandom, Ticking, world, world_with};
 use crate::acl::Caller;
-use crate::{Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode, SetAttr};
+use crate::{Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode, SetAttr, SnapshotInfo};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
@@ -220,5 +222,58 @@ fn a_power_cut_leaves_each_snapshot_whole_or_absent() {
             known.0.values_mut().for_each(|(_, durable)| *durable = true);
             check(&**fs.engine(), &what);
         }
+    }
+}
+
+#[test]
+fn a_directory_is_found_in_a_snapshot_by_its_number_wherever_it_was() {
+    let fs = world();
+    let root = fs.root();
+    let a = fs.mkdir(&ROOT, &root, b"a", NewMode::exact(0o700)).unwrap();
+    let b = fs.mkdir(&ROOT, &a, b"b", NewMode::exact(0o755)).unwrap();
+    fs.create_file(&ROOT, &b, b"file", NewMode::exact(0o644), b"then").unwrap();
+    let before = fs.create_snapshot(b"before").unwrap();
+    let new = fs.mkdir(&ROOT, &root, b"new", NewMode::exact(0o755)).unwrap();
+    fs.rename(&ROOT, (&a, b"b"), (&new, b"c"), RenameMode::Replace).unwrap();
+    let after = fs.create_snapshot(b"after").unwrap();
+    fs.rename(&ROOT, (&new, b"c"), (&root, b"d"), RenameMode::Replace).unwrap();
+
+    let shown = |snapshot, dir: &NodeRef| fs.shows_directory(snapshot, dir.ino()).unwrap();
+    assert!(shown(&before, &b) && shown(&after, &b) && shown(&before, &root));
+    assert!(!shown(&before, &new) && shown(&after, &new));
+    let then = fs.open_snapshot(b"before").unwrap();
+    assert_eq!(then.path_then(b.ino()).unwrap(), b"/a/b");
+    assert_eq!(then.path_then(root.ino()).unwrap(), b"/");
+    assert!(matches!(then.path_then(new.ino()), Err(FsError::NotFound)));
+    let found = then.directory_then(&ROOT, b.ino()).unwrap();
+    assert_eq!(then.read_file(&ROOT, &found, b"file").unwrap(), b"then");
+    assert_eq!(fs.open_snapshot(b"after").unwrap().path_then(b.ino()).unwrap(), b"/new/c");
+    // The directory was below one that admitted nobody else.
+    let user = Caller { uid: 1000, gid: 1000, checked: false, ..ROOT };
+    assert!(matches!(then.directory_then(&user, b.ino()), Err(FsError::AccessDenied)));
+    assert!(fs.open_snapshot(b"after").unwrap().directory_then(&user, b.ino()).is_ok());
+    fs.delete_snapshot(b"before").unwrap();
+    assert!(!shown(&before, &b), "a deleted snapshot shows nothing");
+}
+
+#[test]
+fn a_moment_and_a_second_lead_to_the_newest_snapshot_also_if_the_clock_was_set_back() {
+    let (engine, clock) = world_with();
+    let fs = Fs::open(engine, clock.clone(), FsOptions::default()).unwrap();
+    let mut now = 0;
+    for (name, second) in [("a", 100), ("b", 100), ("c", 300), ("d", 50), ("e", 60), ("f", 400)] {
+        clock.skip_seconds(second - now);
+        now = second;
+        fs.create_snapshot(name.as_bytes()).unwrap();
+    }
+    let named = |found: Result<SnapshotInfo, FsError>| found.map(|found| found.name).unwrap_or_default();
+    // The clock said less than 300 when later ones than c were made.
+    for (second, name) in [(49, ""), (50, "d"), (99, "e"), (100, "e"), (399, "e"), (400, "f"), (9999, "f")] {
+        let moment = Timestamp { seconds: Ticking::START_SECONDS + second, nanos: 999_999_999 };
+        assert_eq!(named(fs.snapshot_at(moment)), name.as_bytes(), "{second}");
+    }
+    for (second, name) in [(100, "b"), (300, "c"), (50, "d"), (101, ""), (400, "f")] {
+        let found = fs.snapshot_in_second(Ticking::START_SECONDS + second);
+        assert_eq!(named(found), name.as_bytes(), "{second}");
     }
 }

@@ -16,11 +16,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use warpfire_fs::{Attr, CallNumber, FileKind, NodeRef};
-use warpfire_fuse::{INodeNo, ReplyEntry};
+use warpfire_fuse::INodeNo;
 use warpfire_meta::Storage;
 
 use super::Server;
-use super::request::{Refusal, RequestResult};
 use crate::invalidation_gate::GatePass;
 use crate::options::PermissionChecks;
 use crate::views::MountKind;
@@ -85,37 +84,5 @@ impl<E: Storage> Server<E> {
         let (attr, number) = self.fs.getattr_numbered(node);
         self.attributes_asked.note(thread, INodeNo(node.ino()), number);
         (Duration::ZERO, attr)
-    }
-
-    /// Counts a lookup of the root directory, as the kernel makes it in a view.
-    pub(super) fn count_root(&self) {
-        self.context.nodes.count_lookup(self.context.root_number, &self.fs.root());
-    }
-
-    /// Answers with the root directory, by a name that the kernel may cache for `name_ttl`. The lookup is
-    /// counted.
-    pub(super) fn reply_counted_root(&self, name_ttl: Duration, reply: ReplyEntry) {
-        self.context.requests.count();
-        let pass = self.pass();
-        let attr = self.sent_attr(&self.fs.getattr(&self.fs.root()));
-        let attr_ttl = pass.cache_time();
-        reply.entry_with_ttls(name_ttl.min(attr_ttl), attr_ttl, &attr);
-    }
-
-    /// Answers with a node, and counts the lookup.
-    pub(super) fn reply_entry(&self, pass: &GatePass<'_>, answer: RequestResult<NodeRef>, reply: ReplyEntry) {
-        match answer {
-            Ok(node) => {
-                self.count_lookup(self.number_of(node.ino()), &node);
-                let keep = pass.cache_time();
-                if self.asks_for_attributes(&node) {
-                    let attr = self.sent_attr(&self.fs.permissions(&node));
-                    reply.entry_with_ttls(keep, Duration::ZERO, &attr);
-                } else {
-                    reply.entry(keep, &self.sent_attr(&self.fs.getattr(&node)));
-                }
-            }
-            Err(Refusal(errno)) => reply.error(errno),
-        }
     }
 }

@@ -1,66 +1,46 @@
-//! The server of the main mount: the filesystem, and below `/.snapshots` its snapshots.
+//! The server of the main mount: the filesystem, and the snapshots of each directory below its `.snapshots`.
 //!
-//! ```text
-//!   number of an inode        bits 44 to 60               bits 0 to 43
-//!     of the filesystem       0                           its own
-//!     in a snapshot           the snapshot's *slot*       its own
-//!     of `/.snapshots`        SNAPSHOTS_NUMBER
-//! ```
-//!
-//! A snapshot gets a slot when somebody looks it up, and keeps it until the kernel has forgotten all of its
-//! inodes. Then its view ends.
+//! `.snapshots/NAME` in a directory is that directory as the snapshot NAME shows it, whatever its path was
+//! then; `.snapshots/@MOMENT` is it in the newest snapshot at that moment.
 //!
 //! # Invariants
-//! 1. Two files of the mount have different numbers, also if one is in a snapshot of the other
-//!    (`tests/mount/snapshots.rs`).
-//! 2. A slot is taken by one snapshot at a time, and free only when the kernel knows no inode in it: both
-//!    are decided under the lock of `shown` (`enter`, `forget`).
-//! 3. The kernel caches neither the name `.snapshots` nor the names in it. So a deleted snapshot is not
-//!    found, and a name that is used again leads to the new snapshot.
-//! 4. `.snapshots` in the root is always this directory. A file of that name in the filesystem is not
-//!    reachable, and no listing shows the directory.
+//! 1. No listing of a directory has the name `.snapshots`, unless somebody has made a file of that name. Then
+//!    the name leads to that file (`lookup`).
+//! 2. The kernel caches neither the name `.snapshots` nor the names in it (`NAME_TIME`). So a deleted
+//!    snapshot is not found, and a name that is used again leads to the new snapshot. Everything below these
+//!    names never changes, and the kernel caches it for ever.
+//! 3. A caller enters a directory of a snapshot only if the directories above it admitted the caller then
+//!    (`enter`). Below it the kernel checks the permissions of then.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use warpfire_env::Timestamp;
-use warpfire_fs::{FileKind, Fs, FsError, RECEIVE_NAME, Seq, SnapshotFs};
+use warpfire_fs::acl::Caller;
+use warpfire_fs::{FileKind, Fs, NodeRef, RECEIVE_NAME, SnapshotFs};
 use warpfire_fuse::{
-    AttrChange, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, NewNode,
-    OpenFlags, ReadRequest, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx,
-    ReplyWrite, ReplyXattr, Request, SetXattr, Time, WriteRequest,
+    AttrChange, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, NewNode, OpenFlags,
+    ReadRequest, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite,
+    ReplyXattr, Request, SetXattr, WriteRequest,
 };
-use warpfire_meta::{SnapshotStore, SnapshotView, Storage};
+use warpfire_meta::{SnapshotStore, Storage};
 
-use super::request::{RequestResult, STALE, sized};
+use super::request::{RequestResult, STALE, caller, enter_request, sized};
+use super::shown_snapshots::{
+    INO_BITS, ShownSnapshots, SnapshotServer, Way, directory_of_snapshots, is_main, slot_of_number,
+    snapshots_number,
+};
+use super::snapshot_directory::{NAME_TIME, SNAPSHOTS_NAME, directory_attr, find, list};
 use super::{Refusal, Server, ServerContext};
-use crate::invalidation_gate::InvalidationGate;
+use crate::caller::CallerGroups;
+use crate::invalidation_gate::{CACHE_TIME, InvalidationGate};
 use crate::kernel_nodes::KernelNodes;
-use crate::options::{MountOptions, PermissionChecks};
+use crate::options::{MountOptions, PermissionChecks, SnapshotDirectories, SnapshotNames};
 use crate::views::MountKind;
 
-/// The name of the directory of snapshots in the root.
-const SNAPSHOTS_NAME: &[u8] = b".snapshots";
-
-/// Bits of an inode's own number.
-const INO_BITS: u32 = 44;
-
-/// The number of the directory of snapshots: larger than those of all slots.
-const SNAPSHOTS_NUMBER: INodeNo = INodeNo(1 << 61);
-
-/// Slots: as many snapshots can be in use at a time, less one.
-const SLOTS: u64 = 1 << (61 - INO_BITS);
-
-/// Names in one piece of a listing of the directory of snapshots.
-const LISTED_AT_ONCE: usize = 512;
-
-/// Positions of `.` and `..` in a listing. A snapshot has the position of its seq behind them.
-const FIXED_NAMES: u64 = 2;
-
-type SnapshotServer<E> = Server<SnapshotView<E>>;
+/// Most inodes in one slot that the kernel is asked to forget one by one.
+const FORGOTTEN_ONE_BY_ONE_MAX: usize = 1024;
 
 /// The adapter between the kernel, a filesystem and its snapshots.
 pub(crate) struct MainServer<E: Storage> {
@@ -71,47 +51,9 @@ pub(crate) struct MainServer<E: Storage> {
     inodes_max: usize,
     /// Reads the moment in a name `@MOMENT`.
     parse_moment: fn(&str) -> Option<Timestamp>,
+    directories: SnapshotDirectories,
+    names: SnapshotNames,
     shown: Mutex<ShownSnapshots<E>>,
-}
-
-/// The snapshots that the kernel knows.
-struct ShownSnapshots<E: Storage> {
-    slots: BTreeMap<u64, (Seq, Arc<SnapshotServer<E>>)>,
-    /// The slot of the last snapshot that got one.
-    last: u64,
-}
-
-impl<E: Storage> ShownSnapshots<E> {
-    /// The server of a snapshot that has a slot. A lookup of its root is counted: `forget` finds the count,
-    /// or has freed the slot before.
-    fn enter(&self, seq: Seq) -> Option<Arc<SnapshotServer<E>>> {
-        let (_, server) = self.slots.values().find(|(of, _)| *of == seq)?;
-        server.count_root();
-        Some(Arc::clone(server))
-    }
-
-    /// A free slot; `None` if all are taken.
-    fn next_slot(&mut self) -> Option<u64> {
-        let mut slots = (self.last + 1..SLOTS).chain(1..=self.last);
-        self.last = slots.find(|slot| !self.slots.contains_key(slot))?;
-        Some(self.last)
-    }
-}
-
-/// The slot of an inode of a snapshot.
-fn slot_of_number(ino: INodeNo) -> u64 {
-    ino.0 >> INO_BITS
-}
-
-/// Whether an inode is one of the filesystem.
-fn is_main(ino: INodeNo) -> bool {
-    slot_of_number(ino) == 0
-}
-
-/// Attributes of the directory of snapshots: everybody may look into it, and nobody changes it.
-fn directory_attr() -> FileAttr {
-    let mode = u32::from(FileKind::Directory as u8) << 12 | 0o555;
-    FileAttr::new(SNAPSHOTS_NUMBER, mode, Time::default())
 }
 
 impl<E: Storage + SnapshotStore> MainServer<E> {
@@ -122,46 +64,116 @@ impl<E: Storage + SnapshotStore> MainServer<E> {
         context: ServerContext,
     ) -> MainServer<E> {
         let main = Server::new(Arc::clone(&fs), checks, context);
-        let shown = Mutex::new(ShownSnapshots { slots: BTreeMap::new(), last: 0 });
-        let MountOptions { inodes_max, parse_moment, .. } = *options;
-        MainServer { fs, main, checks, inodes_max, parse_moment, shown }
+        let MountOptions { inodes_max, parse_moment, snapshot_directories, snapshot_names, .. } = *options;
+        MainServer {
+            fs,
+            main,
+            checks,
+            inodes_max,
+            parse_moment,
+            directories: snapshot_directories,
+            names: snapshot_names,
+            shown: Mutex::new(ShownSnapshots::default()),
+        }
     }
 
     /// The server of the snapshot that an inode is in.
     fn snapshot(&self, ino: INodeNo) -> RequestResult<Arc<SnapshotServer<E>>> {
-        match ino {
-            SNAPSHOTS_NUMBER => Err(Refusal(Errno::ROFS)),
-            ino => {
+        if directory_of_snapshots(ino).is_some() {
+            return Err(Refusal(Errno::ROFS));
+        }
+        self.shown.lock().server(slot_of_number(ino)).map(Arc::clone).ok_or(STALE)
+    }
+
+    /// Whether a name in a directory of the filesystem leads to its snapshots, unless a file has that name.
+    fn shows_snapshots(&self, parent: INodeNo, name: &[u8]) -> bool {
+        name == SNAPSHOTS_NAME
+            && match self.directories {
+                SnapshotDirectories::Every => true,
+                SnapshotDirectories::Root => parent == INodeNo::ROOT,
+                SnapshotDirectories::Nowhere => false,
+            }
+    }
+
+    /// Answers a lookup of `.snapshots` in a directory of the filesystem.
+    fn look_up_snapshots(&self, req: &Request, parent: INodeNo, reply: ReplyEntry) {
+        let _request = self.main.enter(req, "lookup", parent);
+        let pass = self.main.pass();
+        match self.main.find_name(req, parent, SNAPSHOTS_NAME) {
+            Ok(None) => {
+                let attr = directory_attr(snapshots_number(parent));
+                reply.entry_with_ttls(NAME_TIME, CACHE_TIME, &attr);
+            }
+            Ok(Some(node)) => self.main.reply_entry(&pass, Ok(node), reply),
+            Err(refusal) => self.main.reply_entry(&pass, Err(refusal), reply),
+        }
+    }
+
+    /// The server of a directory in the snapshot that a name or `@MOMENT` leads to, and the directory. A
+    /// lookup of it is counted: `forget` finds the count, or has freed the slot before.
+    fn enter(
+        &self,
+        req: &Request,
+        directory: u64,
+        name: &[u8],
+    ) -> RequestResult<(Arc<SnapshotServer<E>>, NodeRef)> {
+        let (snapshot, by_moment) = find(&self.fs, name, self.parse_moment)?;
+        let way = Way { seq: snapshot.seq, directory, by_moment };
+        loop {
+            let open = {
                 let shown = self.shown.lock();
-                shown.slots.get(&slot_of_number(ino)).map(|(_, server)| Arc::clone(server)).ok_or(STALE)
+                let of_way = shown.server_of(way).map(|server| Arc::clone(&server.fs));
+                of_way.or_else(|| shown.open_snapshot(way.seq))
+            };
+            // Unlocked: it reads the devices.
+            let then = open.map_or_else(|| self.fs.open_found_snapshot(&snapshot), Ok)?;
+            let node = self.directory_then(req, &then, directory)?;
+            let mut shown = self.shown.lock();
+            match shown.server_of(way) {
+                Some(server) if Arc::ptr_eq(&server.fs, &then) => {
+                    server.count_entered(&node);
+                    return Ok((Arc::clone(server), node));
+                }
+                // Somebody has opened the snapshot at the same time. A node belongs to one of the two.
+                Some(_) => {}
+                None => {
+                    let slot = shown.next_slot().ok_or(Refusal(Errno::BUSY))?;
+                    let server = Arc::new(self.server_of(then, slot));
+                    server.count_entered(&node);
+                    shown.add(slot, way, Arc::clone(&server));
+                    let forgotten = shown.to_forget();
+                    drop(shown);
+                    self.ask_to_forget(forgotten);
+                    return Ok((server, node));
+                }
             }
         }
     }
 
-    /// The server of the snapshot with this name, or of the newest one at the moment `@MOMENT`. A lookup of
-    /// its root is counted.
-    fn enter(&self, name: &[u8]) -> Result<Arc<SnapshotServer<E>>, FsError> {
-        let snapshot = match name.strip_prefix(b"@") {
-            None => self.fs.snapshot(name)?,
-            Some(_) => {
-                let text = std::str::from_utf8(name).map_err(|_| FsError::NotFound)?;
-                self.fs.snapshot_at((self.parse_moment)(text).ok_or(FsError::NotFound)?)?
-            }
+    /// The directory that has this number in a snapshot, if the caller could reach it then.
+    fn directory_then(&self, req: &Request, then: &SnapshotFs<E>, directory: u64) -> RequestResult<NodeRef> {
+        let groups = CallerGroups::of(req.pid());
+        let caller = match self.checks {
+            PermissionChecks::RootOnly => Caller::ROOT,
+            PermissionChecks::Kernel => Caller { checked: false, ..caller(req, &groups) },
         };
-        if let Some(server) = self.shown.lock().enter(snapshot.seq) {
-            return Ok(server);
+        Ok(then.directory_then(&caller, directory)?)
+    }
+
+    /// Asks the kernel to forget what it knows below some ways and does not use. Kernels before Linux 6.18
+    /// cannot be asked.
+    fn ask_to_forget(&self, servers: Vec<(INodeNo, Arc<SnapshotServer<E>>)>) {
+        if servers.is_empty() {
+            return;
         }
-        // Unlocked: it reads the devices.
-        let then = self.fs.open_found_snapshot(&snapshot)?;
-        let mut shown = self.shown.lock();
-        if let Some(server) = shown.enter(snapshot.seq) {
-            return Ok(server);
-        }
-        let slot = shown.next_slot().ok_or(FsError::Busy)?;
-        let server = Arc::new(self.server_of(then, slot));
-        server.count_root();
-        shown.slots.insert(slot, (snapshot.seq, Arc::clone(&server)));
-        Ok(server)
+        let main = &self.main.context;
+        let notifier = Arc::clone(&main.connection.notifier);
+        main.blocking_threads.spawn_elsewhere(move || {
+            let notifier = notifier.get().expect("the notifier is set before the first request");
+            for (entered, server) in servers {
+                server.forget_few(entered, FORGOTTEN_ONE_BY_ONE_MAX, notifier);
+            }
+        });
     }
 
     fn server_of(&self, then: Arc<SnapshotFs<E>>, slot: u64) -> SnapshotServer<E> {
@@ -183,30 +195,6 @@ impl<E: Storage + SnapshotStore> MainServer<E> {
             failures: Arc::clone(&main.failures),
         };
         Server::new(then, self.checks, context)
-    }
-
-    /// Lists the names of snapshots from a position on. `add` takes position, number, and name, and returns
-    /// whether it has no room.
-    fn list(&self, from: u64, mut add: impl FnMut(u64, INodeNo, &[u8]) -> bool) -> Result<(), FsError> {
-        for (at, name) in (1..).zip([&b"."[..], b".."]) {
-            if at > from && add(at, SNAPSHOTS_NUMBER, name) {
-                return Ok(());
-            }
-        }
-        let mut after = Seq(from.saturating_sub(FIXED_NAMES));
-        loop {
-            let found = self.fs.snapshots_after(after, LISTED_AT_ONCE)?;
-            for snapshot in &found {
-                after = snapshot.seq;
-                // A snapshot has no number before it is looked up, so the entry has that of the directory.
-                if add(after.0 + FIXED_NAMES, SNAPSHOTS_NUMBER, &snapshot.name) {
-                    return Ok(());
-                }
-            }
-            if found.len() < LISTED_AT_ONCE {
-                return Ok(());
-            }
-        }
     }
 }
 
@@ -232,24 +220,30 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
 
     fn destroy(&mut self) {
         self.main.destroy();
-        let slots = std::mem::take(&mut self.shown.get_mut().slots);
-        slots.values().for_each(|(_, server)| server.forget_all());
+        self.shown.get_mut().take_all().iter().for_each(|server| server.forget_all());
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &[u8], reply: ReplyEntry) {
         match parent {
             // Where streams are received. The kernel never caches anything of it, so that they may change it.
             INodeNo::ROOT if name == RECEIVE_NAME => reply.error(Errno::NOENT),
-            INodeNo::ROOT if name == SNAPSHOTS_NAME => reply.entry(Duration::ZERO, &directory_attr()),
-            SNAPSHOTS_NUMBER => match self.enter(name) {
-                Ok(server) => server.reply_counted_root(Duration::ZERO, reply),
-                // Not cached: the name may be taken later.
-                Err(error) => reply.error(Refusal::from(error).0),
-            },
+            parent if is_main(parent) && self.shows_snapshots(parent, name) => {
+                self.look_up_snapshots(req, parent, reply);
+            }
             parent if is_main(parent) => self.main.lookup(req, parent, name, reply),
-            parent => match self.snapshot(parent) {
-                Ok(server) => server.lookup(req, parent, name, reply),
-                Err(Refusal(errno)) => reply.error(errno),
+            parent => match directory_of_snapshots(parent) {
+                Some(directory) => {
+                    let _span = enter_request(req, "lookup", parent);
+                    match self.enter(req, directory, name) {
+                        Ok((server, node)) => server.reply_counted(&node, NAME_TIME, reply),
+                        // Not cached: the name may be taken later.
+                        Err(Refusal(errno)) => reply.error(errno),
+                    }
+                }
+                None => match self.snapshot(parent) {
+                    Ok(server) => server.lookup(req, parent, name, reply),
+                    Err(Refusal(errno)) => reply.error(errno),
+                },
             },
         }
     }
@@ -267,7 +261,7 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
         let slot = slot_of_number(ino);
         // Again, under the lock: somebody may have entered since.
         let is_left = server.context.nodes.is_empty();
-        let ended = if is_left { shown.slots.remove(&slot) } else { None };
+        let ended = if is_left { shown.remove(slot) } else { None };
         drop(shown);
         // Dropped without the lock: it may end the snapshot.
         drop(ended);
@@ -275,7 +269,7 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
 
     fn getattr(&self, req: &Request, ino: INodeNo, reply: ReplyAttr) {
         match ino {
-            SNAPSHOTS_NUMBER => reply.attr(Duration::ZERO, &directory_attr()),
+            ino if directory_of_snapshots(ino).is_some() => reply.attr(CACHE_TIME, &directory_attr(ino)),
             ino if is_main(ino) => self.main.getattr(req, ino, reply),
             ino => match self.snapshot(ino) {
                 Ok(server) => server.getattr(req, ino, reply),
@@ -286,7 +280,7 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
 
     fn statx(&self, req: &Request, ino: INodeNo, reply: ReplyStatx) {
         match ino {
-            SNAPSHOTS_NUMBER => reply.attr(Duration::ZERO, &directory_attr()),
+            ino if directory_of_snapshots(ino).is_some() => reply.attr(CACHE_TIME, &directory_attr(ino)),
             ino if is_main(ino) => self.main.statx(req, ino, reply),
             ino => match self.snapshot(ino) {
                 Ok(server) => server.statx(req, ino, reply),
@@ -297,7 +291,7 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
 
     fn opendir(&self, req: &Request, ino: INodeNo, reply: ReplyOpen) {
         match ino {
-            SNAPSHOTS_NUMBER => reply.opened(FileHandle(0), FopenFlags::NONE),
+            ino if directory_of_snapshots(ino).is_some() => reply.opened(FileHandle(0), FopenFlags::NONE),
             ino if is_main(ino) => self.main.opendir(req, ino, reply),
             ino => match self.snapshot(ino) {
                 Ok(server) => server.opendir(req, ino, reply),
@@ -308,7 +302,7 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
 
     fn releasedir(&self, req: &Request, ino: INodeNo, fh: FileHandle, reply: ReplyEmpty) {
         match ino {
-            SNAPSHOTS_NUMBER => reply.ok(),
+            ino if directory_of_snapshots(ino).is_some() => reply.ok(),
             ino if is_main(ino) => self.main.releasedir(req, ino, fh, reply),
             ino => match self.snapshot(ino) {
                 Ok(server) => server.releasedir(req, ino, fh, reply),
@@ -321,14 +315,14 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
         if is_main(ino) {
             return self.main.readdir(req, ino, fh, offset, reply);
         }
-        if ino != SNAPSHOTS_NUMBER {
+        if directory_of_snapshots(ino).is_none() {
             return match self.snapshot(ino) {
                 Ok(server) => server.readdir(req, ino, fh, offset, reply),
                 Err(Refusal(errno)) => reply.error(errno),
             };
         }
         let kind = FileKind::Directory as u8;
-        match self.list(offset, |at, number, name| reply.add(number, at, kind, name)) {
+        match list(&self.fs, ino, self.names, offset, |at, number, name| reply.add(number, at, kind, name)) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(Refusal::from(error).0),
         }
@@ -345,14 +339,16 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
         if is_main(ino) {
             return self.main.readdirplus(req, ino, fh, offset, reply);
         }
-        if ino != SNAPSHOTS_NUMBER {
+        if directory_of_snapshots(ino).is_none() {
             return match self.snapshot(ino) {
                 Ok(server) => server.readdirplus(req, ino, fh, offset, reply),
                 Err(Refusal(errno)) => reply.error(errno),
             };
         }
         let kind = FileKind::Directory as u8;
-        match self.list(offset, |at, number, name| reply.add_name(number, at, kind, name)) {
+        match list(&self.fs, ino, self.names, offset, |at, number, name| {
+            reply.add_name(number, at, kind, name)
+        }) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(Refusal::from(error).0),
         }
@@ -361,7 +357,7 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
     fn access(&self, req: &Request, ino: INodeNo, mask: u32, reply: ReplyEmpty) {
         match ino {
             // Only root asks: see `Server::access`.
-            SNAPSHOTS_NUMBER => reply.ok(),
+            ino if directory_of_snapshots(ino).is_some() => reply.ok(),
             ino if is_main(ino) => self.main.access(req, ino, mask, reply),
             ino => match self.snapshot(ino) {
                 Ok(server) => server.access(req, ino, mask, reply),
@@ -373,7 +369,7 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
     /// The directory of snapshots has no extended attributes.
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &[u8], size: u32, reply: ReplyXattr) {
         match ino {
-            SNAPSHOTS_NUMBER => reply.error(Errno::NODATA),
+            ino if directory_of_snapshots(ino).is_some() => reply.error(Errno::NODATA),
             ino if is_main(ino) => self.main.getxattr(req, ino, name, size, reply),
             ino => match self.snapshot(ino) {
                 Ok(server) => server.getxattr(req, ino, name, size, reply),
@@ -384,7 +380,7 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         match ino {
-            SNAPSHOTS_NUMBER => sized(Ok(Vec::new()), size, reply),
+            ino if directory_of_snapshots(ino).is_some() => sized(Ok(Vec::new()), size, reply),
             ino if is_main(ino) => self.main.listxattr(req, ino, size, reply),
             ino => match self.snapshot(ino) {
                 Ok(server) => server.listxattr(req, ino, size, reply),
@@ -402,7 +398,7 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
 
     fn ioctl(&self, req: &Request, ino: INodeNo, command: u32, given: &[u8], reply: ReplyIoctl) {
         match ino {
-            SNAPSHOTS_NUMBER => reply.error(Errno::NOTTY),
+            ino if directory_of_snapshots(ino).is_some() => reply.error(Errno::NOTTY),
             ino if is_main(ino) => self.main.ioctl(req, ino, command, given, reply),
             ino => match self.snapshot(ino) {
                 Ok(server) => server.ioctl(req, ino, command, given, reply),

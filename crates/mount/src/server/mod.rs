@@ -21,8 +21,11 @@ mod flags;
 mod init;
 mod ioctl;
 mod listing;
+mod lookups;
 mod main_server;
 mod request;
+mod shown_snapshots;
+mod snapshot_directory;
 #[cfg(test)]
 mod tests;
 mod view_server;
@@ -199,20 +202,6 @@ impl<E: Storage> Server<E> {
         self.context.nodes.get(ino.0).map_or_else(|| self.find_carried(ino), Ok)
     }
 
-    /// Counts an answer that names a node. If the kernel remembers very many inodes, another thread asks it
-    /// to forget some.
-    fn count_lookup(&self, number: u64, node: &NodeRef) {
-        let ServerContext { nodes, connection, blocking_threads, .. } = &self.context;
-        nodes.count_lookup(number, node);
-        if nodes.are_many() {
-            let (nodes, notifier) = (Arc::clone(nodes), Arc::clone(&connection.notifier));
-            blocking_threads.spawn_elsewhere(move || {
-                let notifier = notifier.get().expect("the notifier is set before the first request");
-                nodes.prune(|inodes| notifier.prune(inodes));
-            });
-        }
-    }
-
     /// The guard of a request with a cacheable answer.
     fn pass(&self) -> RequestGuard<'_> {
         let next = self.context.connection.sole().map(|sole| (&self.context.requests, sole));
@@ -291,13 +280,7 @@ impl<E: Storage> Filesystem for Server<E> {
     fn lookup(&self, req: &Request, parent: INodeNo, name: &[u8], reply: ReplyEntry) {
         let _request = self.enter(req, "lookup", parent);
         let pass = self.pass();
-        let groups = CallerGroups::of(req.pid());
-        let found =
-            self.node(parent).and_then(|dir| match self.fs.lookup(&caller(req, &groups), &dir, name) {
-                Err(FsError::NotFound) => Ok(None),
-                other => Ok(Some(other?)),
-            });
-        match found {
+        match self.find_name(req, parent, name) {
             Ok(None) => reply.absent(pass.cache_time()),
             Ok(Some(node)) => self.reply_entry(&pass, Ok(node), reply),
             Err(refusal) => self.reply_entry(&pass, Err(refusal), reply),

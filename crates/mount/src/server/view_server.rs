@@ -21,16 +21,15 @@
 //! 2. While a view closes, nobody enters the transaction: its name is not found (`lookup`). So a forgotten
 //!    inode stays forgotten.
 
-use std::cmp::Reverse;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
-use warpfire_fs::{FileKind, NodeRef};
+use warpfire_fs::FileKind;
 use warpfire_fuse::{
     AttrChange, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, NewNode,
-    Notifier, OpenFlags, ReadRequest, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    OpenFlags, ReadRequest, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx,
     ReplyWrite, ReplyXattr, Request, SetXattr, Time, WriteRequest,
 };
@@ -39,7 +38,6 @@ use warpfire_meta::Storage;
 use super::request::{RequestResult, STALE, enter_request, sized};
 use super::{KernelConnection, Refusal, Server, init};
 use crate::invalidation_gate::CACHE_TIME;
-use crate::kernel_nodes::KernelNodes;
 use crate::options::PermissionChecks;
 
 /// The inode number of the root of a transaction in a view. The root of the view itself has the number 1. No
@@ -153,7 +151,9 @@ impl<E: Storage> ShownTransaction<E> {
     pub(crate) fn close(&self) -> bool {
         let Some((name, server)) = self.start_closing() else { return true };
         let notifier = self.connection.notifier.get().expect("the notifier is set before the first request");
-        forget_few(&server.context.nodes, notifier);
+        // Without the root, `inval_entry` would also drop the attributes of the view's root, and the next
+        // transaction would cost a GETATTR more.
+        server.forget_few(INodeNo(VIEW_ROOT_NUMBER), FORGOTTEN_ONE_BY_ONE_MAX, notifier);
         // Unlocked: the kernel waits for answers to lookups of the name. It drops all names below, and so all
         // inodes that nobody uses. If it knows no such name, it has none of them.
         if let Err(e) = notifier.inval_entry(INodeNo::ROOT, &name) {
@@ -186,27 +186,6 @@ impl<E: Storage> ShownTransaction<E> {
     /// As `server`, for a request on an inode of the transaction. The root of the view cannot be changed.
     fn server_of(&self, ino: INodeNo) -> RequestResult<RequestServer<'_, E>> {
         if ino == INodeNo::ROOT { Err(Refusal(Errno::PERM)) } else { self.server() }
-    }
-}
-
-/// Asks the kernel to forget the files of a small transaction one by one, and its root last. If it forgets
-/// the root, the name of the transaction goes too, and `inval_entry` finds nothing. Otherwise `inval_entry`
-/// also drops the attributes of the view's root, and the next transaction costs a GETATTR more.
-fn forget_few(nodes: &KernelNodes<NodeRef>, notifier: &Notifier) {
-    let mut few = nodes.list_few(FORGOTTEN_ONE_BY_ONE_MAX);
-    if few.is_empty() {
-        return;
-    }
-    // The kernel keeps a directory while it knows names in it. Mostly a directory is older than its
-    // files, and has a smaller number; the kernel keeps those for which that is not so.
-    few.sort_by_key(|(number, node)| {
-        (*number == VIEW_ROOT_NUMBER, node.kind() == FileKind::Directory, Reverse(*number))
-    });
-    let numbers: Vec<u64> = few.iter().map(|(number, _)| *number).collect();
-    // Dropped first: a node in use here would outlive the FORGET of the kernel.
-    drop(few);
-    if let Err(e) = notifier.prune(&numbers) {
-        tracing::debug!(error = %e, "inodes not dropped");
     }
 }
 

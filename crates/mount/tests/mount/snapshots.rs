@@ -1,14 +1,18 @@
-//! Snapshots below `/.snapshots` of a mount.
+//! Snapshots below the `.snapshots` of the directories of a mount.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rustix::io::Errno;
+use warpfire_fs::acl::Caller;
+use warpfire_fs::{NewMode, gmt_name};
+use warpfire_mount::{MountOptions, SnapshotDirectories, SnapshotNames};
 
 use crate::fixture::MountFixture;
 
@@ -165,6 +169,141 @@ fn a_name_that_is_used_again_leads_to_the_new_snapshot() {
     }
 }
 
+#[test]
+fn every_directory_has_its_snapshots_wherever_it_was_then() {
+    let Some(mount) = MountFixture::new() else { return };
+    fs::create_dir_all(mount.at("a/b")).unwrap();
+    fs::write(mount.at("a/b/file"), b"first").unwrap();
+    mount.fs().create_snapshot(b"first").unwrap();
+    fs::write(mount.at("a/b/file"), b"second").unwrap();
+    fs::create_dir(mount.at("new")).unwrap();
+    fs::rename(mount.at("a/b"), mount.at("new/c")).unwrap();
+    mount.fs().create_snapshot(b"second").unwrap();
+    fs::write(mount.at("new/c/file"), b"third").unwrap();
+
+    for dir in ["", "a", "new", "new/c"] {
+        assert!(!names(mount.at(dir)).contains(&".snapshots".to_owned()), "no listing shows it");
+    }
+    assert_eq!(names(mount.at("new/c/.snapshots")), ["first", "second"]);
+    assert_eq!(names(mount.at("new/.snapshots")), ["second"], "only those that show the directory");
+    let read = |path: &str| fs::read_to_string(mount.at(path)).unwrap();
+    assert_eq!(read("new/c/.snapshots/first/file"), "first");
+    assert_eq!(read("new/c/.snapshots/second/file"), "second");
+    assert_eq!(read("new/c/.snapshots/@99999999999/file"), "second");
+    assert_eq!(read("new/c/file"), "third");
+    let absent = fs::metadata(mount.at("new/.snapshots/first")).unwrap_err();
+    assert_eq!(absent.kind(), ErrorKind::NotFound);
+    // Snapshots have none themselves.
+    assert!(fs::metadata(mount.at("new/c/.snapshots/first/.snapshots")).is_err());
+    assert!(fs::metadata(mount.at(".snapshots/first/.snapshots")).is_err());
+    let errno = fs::create_dir(mount.at("new/c/.snapshots/mine")).unwrap_err();
+    assert_eq!(errno.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
+    // The directory goes as if there were no other name in it.
+    fs::remove_file(mount.at("new/c/file")).unwrap();
+    fs::remove_dir(mount.at("new/c")).unwrap();
+}
+
+#[test]
+fn ways_into_a_snapshot_do_not_move_each_other() {
+    let Some(mount) = MountFixture::new() else { return };
+    fs::create_dir_all(mount.at("a/b/c")).unwrap();
+    fs::write(mount.at("a/b/c/file"), b"then").unwrap();
+    mount.fs().create_snapshot(b"s").unwrap();
+    let ways = [
+        ".snapshots/s/a/b/c",
+        ".snapshots/@99999999999/a/b/c",
+        "a/.snapshots/s/b/c",
+        "a/b/.snapshots/s/c",
+        "a/b/c/.snapshots/s",
+        "a/b/c/.snapshots/@99999999999",
+    ];
+    let open = ways.map(|way| File::open(mount.at(way)).unwrap());
+    let inodes: BTreeSet<u64> = open.iter().map(|open| open.metadata().unwrap().ino()).collect();
+    assert_eq!(inodes.len(), ways.len(), "programs such as tar take each for a directory of its own");
+    for _ in 0..2 {
+        for (way, open) in ways.iter().zip(&open) {
+            // The kernel's path of an open directory.
+            let path = fs::read_link(format!("/proc/self/fd/{}", open.as_raw_fd())).unwrap();
+            assert_eq!(path, mount.at(way));
+            assert_eq!(fs::read(mount.at(way).join("file")).unwrap(), b"then");
+        }
+    }
+}
+
+#[test]
+fn a_file_with_the_name_of_the_directory_of_snapshots_comes_first() {
+    let Some(mount) = MountFixture::new() else { return };
+    for dir in ["in-dir", "as-file"] {
+        fs::create_dir(mount.at(dir)).unwrap();
+    }
+    mount.fs().create_snapshot(b"s").unwrap();
+    let taken = fs::create_dir(mount.at("in-dir/.snapshots")).unwrap_err();
+    assert_eq!(taken.kind(), ErrorKind::AlreadyExists);
+    // As a program that uses the library makes them.
+    let root = Caller::ROOT;
+    let of = |name: &str| mount.fs().lookup(&root, &mount.fs().root(), name.as_bytes()).unwrap();
+    let own = mount.fs().mkdir(&root, &of("in-dir"), b".snapshots", NewMode::exact(0o755)).unwrap();
+    mount.fs().create_file(&root, &own, b"s", NewMode::exact(0o644), b"own").unwrap();
+    mount.fs().create_file(&root, &of("as-file"), b".snapshots", NewMode::exact(0o644), b"file").unwrap();
+    assert_eq!(fs::read(mount.at("in-dir/.snapshots/s")).unwrap(), b"own");
+    assert_eq!(fs::read(mount.at("as-file/.snapshots")).unwrap(), b"file");
+    assert_eq!(names(mount.at("in-dir")), [".snapshots"], "a file is listed");
+    fs::write(mount.at("in-dir/.snapshots/new"), b"more").unwrap();
+    // When they are gone, the name leads to the snapshots again.
+    fs::remove_dir_all(mount.at("in-dir/.snapshots")).unwrap();
+    fs::remove_file(mount.at("as-file/.snapshots")).unwrap();
+    for dir in ["in-dir", "as-file"] {
+        assert_eq!(names(mount.at(dir).join(".snapshots")), ["s"]);
+        assert_eq!(names(mount.at(dir)), [""; 0]);
+    }
+}
+
+#[test]
+fn a_mount_without_the_name_lets_programs_use_it() {
+    let options =
+        MountOptions { snapshot_directories: SnapshotDirectories::Nowhere, ..MountOptions::default() };
+    let Some(mount) = MountFixture::mounted(&options) else { return };
+    mount.fs().create_snapshot(b"s").unwrap();
+    assert!(fs::metadata(mount.at(".snapshots")).is_err());
+    fs::create_dir(mount.at(".snapshots")).unwrap();
+    fs::write(mount.at(".snapshots/s"), b"own").unwrap();
+    drop(mount);
+    let options = MountOptions { snapshot_directories: SnapshotDirectories::Root, ..MountOptions::default() };
+    let Some(mount) = MountFixture::mounted(&options) else { return };
+    fs::create_dir_all(mount.at("dir/.snapshots")).unwrap();
+    mount.fs().create_snapshot(b"s").unwrap();
+    assert_eq!(names(mount.at("dir/.snapshots")), [""; 0]);
+    assert_eq!(names(mount.at(".snapshots/s/dir")), [".snapshots"]);
+}
+
+#[test]
+fn names_by_time_are_those_that_samba_reads() {
+    let options = MountOptions { snapshot_names: SnapshotNames::Gmt, ..MountOptions::default() };
+    let Some(mount) = MountFixture::mounted(&options) else { return };
+    fs::create_dir(mount.at("dir")).unwrap();
+    fs::write(mount.at("dir/file"), b"then").unwrap();
+    let made = mount.fs().create_snapshot(b"monday").unwrap();
+    fs::write(mount.at("dir/file"), b"now").unwrap();
+    let name = gmt_name(made.made).unwrap();
+    for dir in ["", "dir/"] {
+        assert_eq!(names(mount.at(&format!("{dir}.snapshots"))), [&*name]);
+    }
+    let then = |name: &str| fs::read(mount.at("dir/.snapshots").join(name).join("file"));
+    assert_eq!(then(&name).unwrap(), b"then");
+    assert_eq!(then("monday").unwrap(), b"then", "its own name leads to it too");
+    assert_eq!(then("@GMT-2001.01.01-00.00.00").unwrap_err().kind(), ErrorKind::NotFound);
+    // Several of one second: the name leads to the last one.
+    let mut last = made;
+    let mut seconds = BTreeSet::from([last.made.seconds]);
+    for round in 0..5 {
+        fs::write(mount.at("dir/file"), format!("round {round}")).unwrap();
+        last = mount.fs().create_snapshot(format!("s{round}").as_bytes()).unwrap();
+        seconds.insert(last.made.seconds);
+    }
+    assert_eq!(names(mount.at(".snapshots")).len(), seconds.len(), "each second is listed once");
+    assert_eq!(then(&gmt_name(last.made).unwrap()).unwrap(), b"round 4");
+}
+
 /// Sets a flag when it is dropped.
 struct Done<'a>(&'a AtomicBool);
 
@@ -225,4 +364,28 @@ fn another_user_sees_in_a_snapshot_what_the_permissions_of_then_admit() {
     assert!(mount.as_user(1000, &format!("ls {}", mount.at(".snapshots").display())));
     assert!(!mount.as_user(1000, &format!("cat {}", path("closed"))));
     assert!(!mount.as_user(1000, &format!("rm -f {}", path("open"))));
+}
+
+#[test]
+fn nobody_enters_a_directory_of_a_snapshot_past_one_that_was_closed() {
+    let Some(mount) = MountFixture::shared() else { return };
+    let set = |name: &str, mode| {
+        fs::set_permissions(mount.at(name), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    fs::create_dir_all(mount.at("closed/dir")).unwrap();
+    fs::write(mount.at("closed/dir/file"), b"secret").unwrap();
+    set("closed", 0o700);
+    set("closed/dir", 0o755);
+    set("closed/dir/file", 0o644);
+    mount.fs().create_snapshot(b"secret").unwrap();
+    fs::write(mount.at("closed/dir/file"), b"for all").unwrap();
+    fs::rename(mount.at("closed/dir"), mount.at("dir")).unwrap();
+    mount.fs().create_snapshot(b"open").unwrap();
+    let cat = |snapshot: &str| format!("cat {}/.snapshots/{snapshot}/file", mount.at("dir").display());
+    assert!(mount.as_user(1000, &cat("open")));
+    assert!(!mount.as_user(1000, &cat("secret")));
+    // Also while somebody else is in it.
+    let held = File::open(mount.at("dir/.snapshots/secret/file")).unwrap();
+    assert!(!mount.as_user(1000, &cat("secret")));
+    drop(held);
 }

@@ -1,80 +1,17 @@
 //! The requests of short transactions in a view.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
 use warpfire_mount::{TransactionClient, TransactionState};
 
+use crate::counts::{count, kernel_prunes, start_counting, take_counts};
 use crate::fixture::MountFixture;
-
-/// The requests since the last look, by operation.
-static COUNTS: Mutex<BTreeMap<String, u32>> = Mutex::new(BTreeMap::new());
-
-fn take_counts() -> BTreeMap<String, u32> {
-    std::mem::take(&mut *COUNTS.lock().unwrap())
-}
-
-/// Counts the spans of requests.
-struct Requests;
-
-struct Operation(Option<String>);
-
-impl Visit for Operation {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "operation" {
-            self.0 = Some(value.to_owned());
-        }
-    }
-
-    fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
-}
-
-impl Subscriber for Requests {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_span() && metadata.name() == "request"
-    }
-
-    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
-        let mut operation = Operation(None);
-        attributes.record(&mut operation);
-        let operation = operation.0.expect("each request names its operation");
-        *COUNTS.lock().unwrap().entry(operation).or_default() += 1;
-        Id::from_u64(1)
-    }
-
-    fn event(&self, _: &Event<'_>) {}
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-/// Whether this kernel forgets inodes one by one when it is asked: from Linux 6.18 on.
-fn kernel_prunes() -> bool {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut version = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
-    (version.next(), version.next()) >= (Some(6), Some(18))
-}
-
-/// One test at a time counts.
-static COUNTING: Mutex<()> = Mutex::new(());
-
-fn start_counting() -> MutexGuard<'static, ()> {
-    let counting = COUNTING.lock().unwrap();
-    // Only the first test of the process sets it.
-    let _ = tracing::subscriber::set_global_default(Requests);
-    counting
-}
 
 /// The requests of a transaction in a view that an earlier transaction has left.
 fn requests_of(fixture: &MountFixture, work: impl Fn(&Path)) -> BTreeMap<String, u32> {
@@ -87,7 +24,6 @@ fn requests_of(fixture: &MountFixture, work: impl Fn(&Path)) -> BTreeMap<String,
         work(&begun.path);
         assert_eq!(control.commit(begun.id, false).unwrap().state, TransactionState::Committed);
         // Nobody waits for RELEASE: it may come after the answer of COMMIT.
-        let count = |name| COUNTS.lock().unwrap().get(name).copied().unwrap_or(0);
         while count("release") < count("open") + count("create") {
             thread::park_timeout(Duration::from_millis(1));
         }

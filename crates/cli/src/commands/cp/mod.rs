@@ -312,7 +312,6 @@ fn into_pool(
     destination: &Location,
     atomic: bool,
 ) -> Result<(), Failure> {
-    tree::check_changeable(&destination.path).map_err(|error| error.at(&destination.path))?;
     let pools = Pools::into(&destination.pool, sources, job.options.dry_run)?;
     let is_atomic = atomic && !job.options.dry_run;
     match pools.of(&destination.pool) {
@@ -330,6 +329,7 @@ fn into_open_pool(
     destination: &Location,
     is_atomic: bool,
 ) -> Result<(), Failure> {
+    tree::check_changeable(fs, &destination.path).map_err(|error| error.at(&destination.path))?;
     let is_directory = fs.metadata(&destination.path).is_ok_and(|metadata| metadata.is_dir());
     let target = Target::of(sources.len(), &destination.path, is_directory)?;
     let inside = Some(&destination.pool);

@@ -161,7 +161,7 @@ impl<'a> Pools<'a> {
                                 name.as_deref(),
                             );
                         }
-                        Ok(Placed::Snapshots) => job.skip(path, all_snapshots()),
+                        Ok(Placed::Snapshots(_)) => job.skip(path, all_snapshots()),
                         Err(error) => job.skip(path, error.at(path)),
                     }
                 }

@@ -24,7 +24,9 @@ use warpfire_terminal::{Failure, Size, is_json, note, path_bytes, path_text, pri
 use self::control::served_pool::{Commit, ServedPool};
 use self::control::socket::ControlSocket;
 use self::interval_trim::IntervalTrim;
-use self::mount_words::{COMMIT_SECONDS, MountWords, SPARE_AFTER_SECONDS, TRIM_SECONDS, TX_TIMEOUT_SECONDS};
+use self::mount_words::{
+    COMMIT_SECONDS, MountWords, NAMES, SNAPSHOTS, SPARE_AFTER_SECONDS, TRIM_SECONDS, TX_TIMEOUT_SECONDS,
+};
 use self::scheduled_scrub::ScheduledScrub;
 use self::service::ServerLog;
 use super::pool;
@@ -60,7 +62,7 @@ Options after -o:
   allow_other          as --allow-other
   commit=SECONDS       as --sync-interval
   tx_timeout=SECONDS, trim=SECONDS, spare_after=SECONDS, cache=SIZE, threads=N,
-  let_halt, log=FILE, log_level=LEVEL, search=PATH
+  let_halt, snapshots=WHERE, names=FORM, log=FILE, log_level=LEVEL, search=PATH
                        as the flags of these names
   remount              change ro, suid, dev and exec of a mounted pool
   defaults, user, nofail, _netdev, noauto, x-*
@@ -151,6 +153,17 @@ pub struct Args {
     /// machine keeps them awake while requests arrive: requests are faster, but idle processors use power.
     #[arg(long)]
     let_halt: bool,
+
+    /// Where the name .snapshots leads to snapshots: in every directory, in the root, or nowhere [default:
+    /// every]. A file of that name comes first, but while the name leads to snapshots, programs on the mount
+    /// cannot make one.
+    #[arg(long, value_name = "WHERE", value_parser = SNAPSHOTS.map(|(name, _)| name))]
+    snapshots: Option<String>,
+
+    /// How listings of .snapshots name the snapshots: by their own names, or gmt, as Samba's shadow_copy2
+    /// reads their times: @GMT-2026.11.24-21.56.00 [default: own]. Both kinds of names lead to a snapshot.
+    #[arg(long, value_name = "FORM", value_parser = NAMES.map(|(name, _)| name))]
+    names: Option<String>,
 
     /// Append the log of a server in the background to this file [default: the system log].
     #[arg(long, value_name = "FILE")]
@@ -278,6 +291,8 @@ impl Args {
         options.extend(self.spare_after.map(|seconds| format!("spare_after={seconds}")));
         options.extend(self.cache.map(|bytes| format!("cache={bytes}")));
         options.extend(self.threads.map(|threads| format!("threads={threads}")));
+        options.extend(self.snapshots.as_ref().map(|places| format!("snapshots={places}")));
+        options.extend(self.names.as_ref().map(|form| format!("names={form}")));
         options
     }
 }
@@ -294,6 +309,8 @@ impl MountWords {
             exec: self.exec,
             threads: self.threads.unwrap_or(usual.threads),
             hold_cpu_latency: !self.let_halt,
+            snapshot_directories: self.snapshots,
+            snapshot_names: self.names,
             sync_interval: self.commit_seconds.map_or(usual.sync_interval, Duration::from_secs),
             transaction_timeout: self
                 .tx_timeout_seconds

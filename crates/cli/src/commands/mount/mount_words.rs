@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use warpfire::AccessTimes;
-use warpfire_mount::THREADS_MAX;
+use warpfire_mount::{SnapshotDirectories, SnapshotNames, THREADS_MAX};
 use warpfire_terminal::Failure;
 
 /// Range of `commit=`, in seconds.
@@ -21,6 +21,16 @@ pub const TRIM_SECONDS: RangeInclusive<u64> = 1..=30 * 86400;
 
 /// Range of `spare_after=`, in seconds.
 pub const SPARE_AFTER_SECONDS: RangeInclusive<u64> = 0..=365 * 86400;
+
+/// Values of `snapshots=`.
+pub const SNAPSHOTS: [(&str, SnapshotDirectories); 3] = [
+    ("every", SnapshotDirectories::Every),
+    ("root", SnapshotDirectories::Root),
+    ("nowhere", SnapshotDirectories::Nowhere),
+];
+
+/// Values of `names=`.
+pub const NAMES: [(&str, SnapshotNames); 2] = [("own", SnapshotNames::Own), ("gmt", SnapshotNames::Gmt)];
 
 /// Options of a mount. Of two words that contradict each other the later counts.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,6 +50,8 @@ pub struct MountWords {
     pub cache_bytes: Option<u64>,
     pub threads: Option<usize>,
     pub let_halt: bool,
+    pub snapshots: SnapshotDirectories,
+    pub names: SnapshotNames,
     pub log: Option<PathBuf>,
     pub log_level: Option<String>,
     /// Places in which to search for the pool.
@@ -69,6 +81,8 @@ impl Default for MountWords {
             cache_bytes: None,
             threads: None,
             let_halt: false,
+            snapshots: SnapshotDirectories::default(),
+            names: SnapshotNames::default(),
             log: None,
             log_level: None,
             search: Vec::new(),
@@ -116,6 +130,8 @@ impl MountWords {
                 let threads = number(word, value, 1..=THREADS_MAX as u64)?;
                 self.threads = Some(usize::try_from(threads).expect("at most THREADS_MAX"));
             }
+            "snapshots" => self.snapshots = choice(word, value, &SNAPSHOTS)?,
+            "names" => self.names = choice(word, value, &NAMES)?,
             "log" if !value.is_empty() => self.log = Some(PathBuf::from(value)),
             "log_level" if !value.is_empty() => self.log_level = Some(value.to_owned()),
             "search" if !value.is_empty() => self.search.push(PathBuf::from(value)),
@@ -173,6 +189,16 @@ fn unknown(word: &str) -> Failure {
         .hint("'warpfire mount --help' lists the options")
 }
 
+fn choice<T: Copy>(word: &str, value: &str, values: &[(&str, T)]) -> Result<T, Failure> {
+    let found = values.iter().find(|(name, _)| *name == value).map(|(_, meaning)| *meaning);
+    found.ok_or_else(|| {
+        let (key, _) = word.split_once('=').unwrap_or((word, ""));
+        let names: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
+        Failure::usage(format_args!("'{word}' is not a value of the mount option {key}"))
+            .hint(format_args!("use one of {}", names.join(", ")))
+    })
+}
+
 fn number(word: &str, value: &str, range: RangeInclusive<u64>) -> Result<u64, Failure> {
     value.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
         let (key, _) = word.split_once('=').unwrap_or((word, ""));
@@ -210,6 +236,9 @@ mod tests {
         assert!(!parsed("ro,rw").read_only);
         assert!(parsed("nosuid,suid").suid);
         assert_eq!(parsed("noatime,strictatime").access_times, AccessTimes::Strict);
+        let found = parsed("snapshots=root,names=gmt");
+        assert_eq!((found.snapshots, found.names), (SnapshotDirectories::Root, SnapshotNames::Gmt));
+        assert_eq!(parsed("snapshots=root,snapshots=every").snapshots, SnapshotDirectories::Every);
         let both = MountWords::default().parse(["commit=5", "commit=9"]).expect("two lists");
         assert_eq!(both.commit_seconds, Some(9));
     }
@@ -234,6 +263,9 @@ mod tests {
             "cache=1K",
             "cache=",
             "threads=65",
+            "snapshots=some",
+            "snapshots",
+            "names=utc",
             "noatime=1",
             "user_id=5",
             "log=",
