@@ -1,7 +1,6 @@
 //! Snapshots: what they show, for how long, and that a crash leaves each of them whole or absent.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use rustix::io::Errno;
 use warpfire_env::Timestamp;
