@@ -44,7 +44,7 @@ fn reopen(fs: Warpfire, image: &Path, what: &str) -> Result<Warpfire, Box<dyn Er
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let (image, count) = match words.as_slice() {
+    let (image, count): (&Path, u64) = match words.as_slice() {
         [image] => (Path::new(image), 1_000_000),
         [image, count] => (Path::new(image), count.parse()?),
         _ => return Err("usage: many_snapshots IMAGE [COUNT]".into()),

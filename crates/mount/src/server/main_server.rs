@@ -141,7 +141,7 @@ impl<E: Storage + SnapshotStore> MainServer<E> {
                     let server = Arc::new(self.server_of(then, slot));
                     server.count_entered(&node);
                     shown.add(slot, way, Arc::clone(&server));
-                    let forgotten = shown.to_forget();
+                    let forgotten = shown.choose_forgotten();
                     drop(shown);
                     self.ask_to_forget(forgotten);
                     return Ok((server, node));

@@ -117,7 +117,7 @@ impl<E: Storage> ShownSnapshots<E> {
 
     /// If many slots are in use, some that the kernel should forget, with the numbers of their entered
     /// directories: the older ones first, and in turn.
-    pub(super) fn to_forget(&mut self) -> Vec<(INodeNo, Arc<SnapshotServer<E>>)> {
+    pub(super) fn choose_forgotten(&mut self) -> Vec<(INodeNo, Arc<SnapshotServer<E>>)> {
         if self.slots.len() < SLOTS_KEPT || !self.slots.len().is_multiple_of(FORGOTTEN_AT_ONCE) {
             return Vec::new();
         }
