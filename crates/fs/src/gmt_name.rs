@@ -32,7 +32,7 @@ pub fn gmt_name(at: Timestamp) -> Option<String> {
         .then(|| format!("@GMT-{year:04}.{month:02}.{day:02}-{hour:02}.{minute:02}.{second:02}"))
 }
 
-/// The second since 1970 that a name of this form tells; `None` for any other name.
+/// The second since 1970 in a name of this form; `None` for any other name.
 #[must_use]
 pub fn gmt_second(name: &[u8]) -> Option<i64> {
     let rest: &[u8; 19] = name.strip_prefix(BEGIN)?.try_into().ok()?;

@@ -28,8 +28,8 @@
 //! 5. A transaction that has read what goes back ends as a conflict: the keys have a newer version.
 //! 6. The records of the pool, the numbers of inodes, snapshots and rules do not go back: no number is used
 //!    twice.
-//! 7. What is listed is charged to the memory budget before it grows, and is never in memory twice: the batch
-//!    takes one record after the other (`tests::rollback::a_rollback_takes_no_more_memory_than_its_budget`).
+//! 7. The list of records is charged to the memory budget before it grows, and no record is in memory twice:
+//!    the batch takes one after the other (`tests::rollback::a_rollback_takes_no_more_memory_than_its_budget`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

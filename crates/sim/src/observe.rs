@@ -41,7 +41,7 @@ pub fn observe_all<E: Storage + SnapshotStore>(fs: &Fs<E>) -> Result<Picture, (P
     Ok(picture)
 }
 
-/// The picture of what is below a directory, which has the empty path there.
+/// The picture of a directory and the tree below it. The directory has the empty path there.
 ///
 /// # Errors
 /// As `observe`.

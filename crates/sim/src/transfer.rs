@@ -291,7 +291,7 @@ impl Judge<'_> {
         Ok(shown)
     }
 
-    /// Receives what is missing.
+    /// Receives the trees that are missing.
     fn resume(&self, world: &SimWorld, fs: &Arc<SimFs>, shown: usize, now: Moment) -> Result<(), Violation> {
         let resuming = failed("the rest of a stream is refused");
         for number in shown..SNAPSHOTS.len() {

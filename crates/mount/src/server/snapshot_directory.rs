@@ -30,7 +30,7 @@ pub(super) fn directory_attr(ino: INodeNo) -> FileAttr {
     FileAttr { links: 1, ..FileAttr::new(ino, mode, Time::default()) }
 }
 
-/// The snapshot that a name in the directory leads to, and whether the name tells a moment.
+/// The snapshot that a name in the directory leads to, and whether the name is that of a moment.
 pub(super) fn find<E: Storage>(
     fs: &Fs<E>,
     name: &[u8],

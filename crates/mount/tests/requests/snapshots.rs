@@ -62,7 +62,7 @@ fn ways_into_snapshots_that_nobody_uses_are_forgotten() {
         (0..1000).take_while(|_| !is_enough()).map(|_| thread::park_timeout(Duration::from_millis(10)));
     waits.for_each(drop);
     assert!(is_enough(), "{} of {DIRECTORIES} ways are forgotten", count("forget"));
-    // What is in use stays.
+    // A directory in use stays.
     assert_eq!(fs::read_link(path_of(&held)).unwrap(), way(0));
     assert_eq!(fs::read_dir(way(0)).unwrap().count(), 0);
 }
