@@ -29,7 +29,8 @@
 //! 6. The records of the pool, the numbers of inodes, snapshots and rules do not go back: no number is used
 //!    twice.
 //! 7. The list of records is charged to the memory budget before it grows, and no record is in memory twice:
-//!    the batch takes one after the other (`tests::rollback::a_rollback_takes_no_more_memory_than_its_budget`).
+//!    the batch takes one after the other
+//!    (`tests::rollback::a_rollback_takes_no_more_memory_than_its_budget`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
