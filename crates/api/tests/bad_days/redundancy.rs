@@ -101,7 +101,7 @@ fn eight_of_250_devices_may_go_and_the_ninth_is_named() {
 
     let away = [0, 1, 5, 77, 78, 120, 200, 248, 249];
     let said = refused(Pool::options().open(images.without(&away)), ErrorKind::NotAPool);
-    assert!(said.contains("9 devices are missing and parity covers 8"), "{said}");
+    assert!(said.contains("9 devices are missing, and some data cannot be read without: device 0"), "{said}");
 }
 
 #[test]
