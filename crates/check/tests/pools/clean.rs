@@ -1,6 +1,8 @@
 //! A pool of the engine is clean at every stage of its life.
 
 use warpfire_check::{CheckOptions, Severity, check};
+use warpfire_fs::acl::Caller;
+use warpfire_fs::{NewMode, Position};
 
 use crate::rig::{SHAPES, assert_clean, checked, cut, live, make, rearrange, reopen, world};
 
@@ -50,6 +52,25 @@ fn a_pool_whose_files_were_rearranged_by_pointers_is_clean_also_after_a_power_cu
         fs.sync().unwrap();
         drop(fs);
         assert_clean(&checked(&world.devices()), &format!("{shape:?} opened, seed {seed}"));
+    }
+}
+
+/// The bytes of a file are in a bundle. A short addition stays in the record beside them, and is in the
+/// bundle's edit.
+#[test]
+fn short_additions_to_files_whose_bytes_are_in_bundles_are_clean() {
+    let shape = SHAPES[0];
+    let world = world(shape, 3);
+    let fs = make(&world, shape);
+    let root = Caller::ROOT;
+    fs.create_file(&root, &fs.root(), b"file", NewMode::exact(0o644), &[7; 3000]).unwrap();
+    let node = fs.lookup(&root, &fs.root(), b"file").unwrap();
+    fs.engine().compact().unwrap();
+    for change in [Position::End, Position::At(0), Position::At(3500)] {
+        fs.write(&root, &node, change, b"short").unwrap();
+        fs.engine().compact().unwrap();
+        fs.sync().unwrap();
+        assert_clean(&checked(&world.devices()), &format!("{change:?}"));
     }
 }
 
