@@ -23,7 +23,7 @@ use warpfire_units::DeviceIndex;
 
 use crate::op::{Menu, Op, OpSource};
 use crate::session::{Session, StepOutcome, Violation, find_state};
-use crate::stack::{MediaKind, Shape, overwrite};
+use crate::stack::{Shape, overwrite};
 
 /// Verbs in a run.
 const VERBS: u64 = 10;
@@ -52,13 +52,11 @@ enum Verb {
     Return,
     Rebuild,
     PowerCut,
-    /// Another shape for new segments, and perhaps for older ones too, and space kept free for lost devices.
+    /// Another shape for new segments, and perhaps for older ones too.
     Tune,
-    /// A zoned drive makes a zone read-only.
-    ZoneDies,
 }
 
-const ALL: [Verb; 11] = [
+const ALL: [Verb; 10] = [
     Verb::Add,
     Verb::AddSpare,
     Verb::UseSpare,
@@ -69,7 +67,6 @@ const ALL: [Verb; 11] = [
     Verb::Rebuild,
     Verb::PowerCut,
     Verb::Tune,
-    Verb::ZoneDies,
 ];
 
 /// The devices, as the run knows them.
@@ -88,7 +85,7 @@ struct Life {
     /// Devices that have left.
     gone: BTreeSet<usize>,
     spares: BTreeSet<usize>,
-    /// Devices that returned or have a zone that died, and may lack a column.
+    /// Devices that returned and may lack a column.
     returned: BTreeSet<usize>,
     done: Vec<(Verb, usize)>,
 }
@@ -242,24 +239,8 @@ impl Life {
                 if self.working().count() < usize::from(data) + usize::from(parity) {
                     return Ok(());
                 }
-                let spare_space = self.random.below(2) as u16;
-                if usize::from(spare_space) >= self.working().count() {
-                    return Ok(());
-                }
-                self.tune(Tuning { data, parity, converts, spare_space })?;
-                let shape = usize::from(data) * 100 + usize::from(parity) * 10 + usize::from(converts);
-                usize::from(spare_space) * 1000 + shape
-            }
-            Verb::ZoneDies if self.shape.kind == MediaKind::Zoned && self.may_lose_one() => {
-                let Some(device) = self.draw(self.working()) else { return Ok(()) };
-                let zone = 2 + self.random.below(self.shape.zones - 2);
-                let offset_bytes = zone * self.shape.zone_bytes;
-                let dead =
-                    Fault::DeadZone { offset_bytes, len_bytes: self.shape.zone_bytes, is_offline: false };
-                self.session.world.sims()[device].inject(dead);
-                // A segment that is written there lacks the column until it is rewritten.
-                self.returned.insert(device);
-                device
+                self.tune(Tuning { data, parity, converts, spare_space: 0 })?;
+                usize::from(data) * 100 + usize::from(parity) * 10 + usize::from(converts)
             }
             _ => return Ok(()),
         };
