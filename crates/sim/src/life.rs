@@ -23,7 +23,7 @@ use warpfire_units::DeviceIndex;
 
 use crate::op::{Menu, Op, OpSource};
 use crate::session::{Session, StepOutcome, Violation, find_state};
-use crate::stack::{Shape, overwrite};
+use crate::stack::{MediaKind, Shape, overwrite};
 
 /// Verbs in a run.
 const VERBS: u64 = 10;
@@ -52,11 +52,13 @@ enum Verb {
     Return,
     Rebuild,
     PowerCut,
-    /// Another shape for new segments, and perhaps for older ones too.
+    /// Another shape for new segments, and perhaps for older ones too, and space kept free for lost devices.
     Tune,
+    /// A zoned drive makes a zone read-only.
+    ZoneDies,
 }
 
-const ALL: [Verb; 10] = [
+const ALL: [Verb; 11] = [
     Verb::Add,
     Verb::AddSpare,
     Verb::UseSpare,
@@ -67,6 +69,7 @@ const ALL: [Verb; 10] = [
     Verb::Rebuild,
     Verb::PowerCut,
     Verb::Tune,
+    Verb::ZoneDies,
 ];
 
 /// The devices, as the run knows them.
@@ -85,7 +88,7 @@ struct Life {
     /// Devices that have left.
     gone: BTreeSet<usize>,
     spares: BTreeSet<usize>,
-    /// Devices that returned and may lack a column.
+    /// Devices that returned or have a zone that died, and may lack a column.
     returned: BTreeSet<usize>,
     done: Vec<(Verb, usize)>,
 }
@@ -199,6 +202,11 @@ impl Life {
                 let Some(device) = self.draw(self.working()) else { return Ok(()) };
                 let leaving = self.log().pool().set_leaving(index(device), true);
                 leaving.map_err(|e| Violation(format!("device {device} does not leave: {e}")))?;
+                if !self.fits(self.log().pool().tuning()) {
+                    // As the product answers without room: the device stays.
+                    let stays = self.log().pool().set_leaving(index(device), false);
+                    return stays.map_err(|e| Violation(format!("device {device} does not stay: {e}")));
+                }
                 self.rebuild()?;
                 self.remove(device)?;
                 device
@@ -239,8 +247,29 @@ impl Life {
                 if self.working().count() < usize::from(data) + usize::from(parity) {
                     return Ok(());
                 }
-                self.tune(Tuning { data, parity, converts, spare_space: 0 })?;
-                usize::from(data) * 100 + usize::from(parity) * 10 + usize::from(converts)
+                let spare_space = self.random.below(2) as u16;
+                if usize::from(spare_space) >= self.working().count() {
+                    return Ok(());
+                }
+                let tuning = Tuning { data, parity, converts, spare_space };
+                // The product refuses such a shape.
+                if !self.fits(tuning) {
+                    return Ok(());
+                }
+                self.tune(tuning)?;
+                let shape = usize::from(data) * 100 + usize::from(parity) * 10 + usize::from(converts);
+                usize::from(spare_space) * 1000 + shape
+            }
+            Verb::ZoneDies if self.shape.kind == MediaKind::Zoned && self.may_lose_one() => {
+                let Some(device) = self.draw(self.working()) else { return Ok(()) };
+                let zone = 2 + self.random.below(self.shape.zones - 2);
+                let offset_bytes = zone * self.shape.zone_bytes;
+                let dead =
+                    Fault::DeadZone { offset_bytes, len_bytes: self.shape.zone_bytes, is_offline: false };
+                self.session.world.sims()[device].inject(dead);
+                // A segment that is written there lacks the column until it is rewritten.
+                self.returned.insert(device);
+                device
             }
             _ => return Ok(()),
         };
@@ -260,6 +289,13 @@ impl Life {
         self.tuned = (tuning.data, tuning.parity);
         self.least_parity = self.least_parity.min(tuning.parity);
         self.settle()
+    }
+
+    /// Whether the data of the pool fits in this shape, as the product asks before a change.
+    fn fits(&self, tuning: Tuning) -> bool {
+        let space = self.log().space();
+        let needed_bytes = space.live_bytes + space.log_bytes + space.reserve_bytes;
+        self.log().pool().capacity_of(tuning) >= needed_bytes
     }
 
     fn join(&mut self, is_spare: bool) -> Result<usize, Violation> {

@@ -45,9 +45,9 @@ pub struct Stat {
 pub struct ModelAnswer {
     pub(crate) output: Result<OpOutput, Errno>,
     visited: Vec<NodeId>,
-    /// For calls that return attributes: the file's content. The number of allocated bytes depends on it in a
-    /// way that the model does not know.
-    content_after: Option<FileContent>,
+    /// For calls that return attributes: the file's content, and how often room was reserved in it. The number of
+    /// allocated bytes depends on both in a way that the model does not know.
+    content_after: Option<(FileContent, u32)>,
 }
 
 impl ModelAnswer {
@@ -85,7 +85,8 @@ impl Model {
         }
         let content_after = match (op, &output) {
             (Op::SetMode(path, _) | Op::SetOwner(path, ..) | Op::Stat(path), Ok(_)) => {
-                self.lookup(path).and_then(|id| self.content(id).cloned()).ok()
+                let content = |id| Ok((self.content(id)?.clone(), self.node(id).reservations));
+                self.lookup(path).and_then(content).ok()
             }
             _ => None,
         };

@@ -94,10 +94,15 @@ impl Model {
                 c.truncate(*size);
                 Ok(())
             }),
-            Op::Allocate(path, span) => self.change(path, now, |c| {
-                c.truncate(c.size_bytes().max(span.offset + span.len));
+            Op::Allocate(path, span) => {
+                self.change(path, now, |c| {
+                    c.truncate(c.size_bytes().max(span.offset + span.len));
+                    Ok(())
+                })?;
+                let id = self.lookup(path)?;
+                self.node_mut(id).reservations += 1;
                 Ok(())
-            }),
+            }
             Op::Punch(path, span) => self.change(path, now, |c| {
                 c.zero(span.offset, span.len);
                 Ok(())

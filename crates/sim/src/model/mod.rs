@@ -59,6 +59,8 @@ struct ModelNode {
     mtime: Timestamp,
     ctime: Timestamp,
     xattrs: BTreeMap<Name, Vec<u8>>,
+    /// How often room was reserved in it.
+    reservations: u32,
     body: Body,
 }
 
@@ -84,6 +86,7 @@ impl Model {
             mtime: now,
             ctime: now,
             xattrs: BTreeMap::new(),
+            reservations: 0,
             body: Body::Directory(BTreeMap::new()),
         };
         Model { nodes: BTreeMap::from([(ROOT, Arc::new(root))]), next: ROOT + 1, snapshots: BTreeMap::new() }

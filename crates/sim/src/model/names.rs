@@ -65,6 +65,7 @@ impl Model {
             mtime: now,
             ctime: now,
             xattrs: std::collections::BTreeMap::new(),
+            reservations: 0,
             body,
         };
         self.nodes.insert(id, Arc::new(node));
