@@ -7,10 +7,10 @@
 
 use warpfire_format::commit::{CommitRecord, CommitRecordBuilder};
 use warpfire_format::fs::{
-    Attrs, Dentry, Extent, ExtentMap, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent,
-    InodeEdit, InodeTime, Key, PoolRecordId, SnapshotRecord, SnapshotRuleRecord, VolumeId, VolumeRecord,
-    WishesRecord, decode_counter, decode_region, decode_xattr, dentry_key, encode_counter, encode_region,
-    encode_xattr, inode_key, region_key, xattr_key,
+    Attrs, Dentry, DoorVolume, Extent, ExtentMap, FileKind, FilesystemRecord, HealthRecord, Inode,
+    InodeContent, InodeEdit, InodeTime, Key, PoolRecordId, SnapshotRecord, SnapshotRuleRecord, VolumeId,
+    VolumeOrigin, VolumeRecord, WishesRecord, decode_counter, decode_region, decode_xattr, dentry_key,
+    encode_counter, encode_region, encode_xattr, inode_key, region_key, xattr_key,
 };
 use warpfire_format::log_frame::{LogFrame, RecordFragment};
 use warpfire_format::log_state::LogState;
@@ -225,6 +225,11 @@ fn small_values(data: &[u8]) {
     let _ = FilesystemRecord::decode(data);
     let _ = HealthRecord::decode(data);
     let _ = VolumeRecord::decode(data);
+    if let Ok(volume) = DoorVolume::decode(data) {
+        let mut again = Vec::new();
+        volume.encode(&mut again);
+        assert_eq!(again, data, "one encoding");
+    }
     let _ = WishesRecord::decode(data);
     let _ = SnapshotRecord::decode(data);
     let _ = SnapshotRuleRecord::decode(data);
@@ -628,12 +633,17 @@ fn valid_streams() -> Vec<Vec<u8>> {
 
 fn valid_small_values() -> Vec<Vec<u8>> {
     let mut values = vec![Vec::new(); 4];
-    FilesystemRecord { next_ino: 77 }.encode(&mut values[0]);
+    FilesystemRecord::of_one_volume(77).encode(&mut values[0]);
     VolumeRecord { root_ino: 1, name: b"main" }.encode(&mut values[1]);
     encode_counter(&mut values[2], -5);
     encode_xattr(&mut values[3], b"value");
     let mut wishes = Vec::new();
     WishesRecord { rate_bytes: 50 << 20, ..WishesRecord::default() }.encode(&mut wishes);
     values.push(wishes);
+    let mut volume = Vec::new();
+    let origin = Some(VolumeOrigin { volume: VolumeId(2), seq: Seq(300) });
+    let made = InodeTime { seconds: 5, nanos: 6 };
+    DoorVolume { made, root: 7, removed_at: Some(Seq(400)), origin }.encode(&mut volume);
+    values.push(volume);
     values
 }

@@ -213,7 +213,16 @@ impl From<FsError> for Error {
             ),
             FsError::LeaseExpired => (ErrorKind::Expired, Some("yank the slice again")),
             FsError::Unsupported => (ErrorKind::Unsupported, None),
-            FsError::Busy => (ErrorKind::Other, Some("the root, '.' and '..' keep their names")),
+            FsError::Busy => (
+                ErrorKind::Other,
+                Some(
+                    "the root, '.' and '..' keep their names, and 'warpfire volume delete' deletes a volume",
+                ),
+            ),
+            FsError::OtherVolume => {
+                (ErrorKind::Other, Some("copy it: a clone and a volume have files of their own"))
+            }
+            FsError::Gone => (ErrorKind::NotFound, None),
             FsError::SnapshotHeld(_) => (ErrorKind::Held, Some("release its holds first")),
             FsError::Conflict { .. } => (ErrorKind::Conflict, Some("begin the transaction again")),
             FsError::Ended => (ErrorKind::WrongTransaction, Some("begin another transaction")),

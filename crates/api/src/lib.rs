@@ -66,6 +66,7 @@ mod tune;
 mod tx;
 mod upkeep;
 mod upkeep_pace;
+mod volume;
 mod warpfire;
 mod wishes;
 mod xattr;
@@ -101,10 +102,13 @@ pub use trim::TrimReport;
 pub use tune::{DataGuarantee, TunePlan, Tuning};
 pub use tx::{FileVersion, Savepoint, Tx, TxEngine};
 pub use upkeep::{SegmentsAtRisk, Upkeep, UpkeepReason, UpkeepWork};
+pub use volume::VolumeInfo;
 pub use warpfire::Warpfire;
 pub use warpfire_env::Timestamp;
 pub use warpfire_format::fs::FORMAT_VERSION;
 pub use warpfire_fs::SpaceInfo;
+/// A change of volumes, for the server of a mount.
+pub use warpfire_fs::VolumeOrder;
 /// The commit that [`Warpfire::receive_by`] has made by its caller, and its error.
 pub use warpfire_fs::{FsError, Transaction};
 /// Names of snapshots by their times, as Samba's `shadow_copy2` reads them.

@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use crate::commands::{
     cat, chmod, chown, completions, cp, device, df, du, find, fsck, help, inspect, label, ln, ls, man, mkdir,
     mkfs, mount, mv, receive, recover, rm, scan, scrub, send, slice, snapshot, stat, status, touch, trim,
-    truncate, tune, tx, umount, upkeep, version,
+    truncate, tune, tx, umount, upkeep, version, volume,
 };
 
 const EXAMPLES: &str = "\
@@ -106,6 +106,10 @@ pub enum Command {
     Label(label::Args),
     /// Keep a pool as it is now, under a name; list and delete such snapshots.
     Snapshot(snapshot::Args),
+    /// Make a directory that shows another one and can be changed: at once, whatever its size.
+    Clone(volume::CloneArgs),
+    /// Make, list and delete volumes: directories that are deleted at once, whatever their size.
+    Volume(volume::Args),
     /// Write a snapshot, or the changes since one, to stdout as a stream.
     Send(send::Args),
     /// Read a stream from stdin into a directory of a pool.

@@ -24,6 +24,9 @@ pub(crate) const MALFORMED_LIST: Corrupt =
 pub(crate) const SNAPSHOT_RECORDS_DIFFER: Corrupt =
     Corrupt::new(431, "the record of a snapshot has another name than the one that refers to it");
 
+pub(crate) const VOLUME_HAS_NO_ROOT: Corrupt =
+    Corrupt::new(432, "a directory on the way to the door of a volume is not there");
+
 /// One bit for each code that was reported since the process began. Codes are below 1024.
 static REPORTED: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 

@@ -32,9 +32,10 @@ use std::sync::Arc;
 use warpfire_env::sync::atomic::{AtomicI64, Ordering};
 
 use warpfire_env::{RankedMutex, RankedMutexGuard};
-use warpfire_format::fs::{CounterId, InodeTime, Key, VolumeId, encode_counter, inode_key};
+use warpfire_format::fs::{CounterId, InodeTime, Key, VolumeId, encode_counter};
 use warpfire_meta::{Batch, RESERVED, SUMS};
 
+use crate::keys::inode_key;
 use crate::lock_ranks::{EMITTED, PENDING_TIMES, WAITING};
 use crate::node::{Node, NodeRef, PendingTimes};
 
@@ -138,7 +139,7 @@ impl Deferred {
             drop(pending_times);
             operand.clear();
             edit.encode(&mut operand);
-            batch.merge_naming(&inode_key(self.volume, dir.ino()), &operand, []);
+            batch.merge_naming(&inode_key(dir.ino()), &operand, []);
         }
         // Held until the next sync point: until this one is committed, a read of the record lacks the times.
         let before = std::mem::replace(&mut *self.emitted.lock(), dirs);

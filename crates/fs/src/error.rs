@@ -72,9 +72,17 @@ pub enum FsError {
     /// The slice's lease has ended, and its bytes may be gone. Yank it again.
     #[error("the slice's lease has ended")]
     LeaseExpired,
-    /// The root directory, `.` or `..` cannot be renamed or removed; or the call runs inside another call.
+    /// The root directory, `.` or `..` cannot be renamed or removed, nor the door of an empty volume be
+    /// removed like a directory; or the call runs inside another call.
     #[error("busy")]
     Busy,
+    /// A name cannot be moved to another volume, and a file has all its names in one volume.
+    #[error("the names are in two volumes")]
+    OtherVolume,
+    /// An open file is gone: its volume has been deleted, or the part of a transaction that made it was
+    /// undone.
+    #[error("the file is gone")]
+    Gone,
     /// The pool has latched read-only after a failure. Synced changes are safe. Only a reopen makes the pool
     /// writable again.
     #[error("the pool is read-only until it is reopened: {0}")]
@@ -149,8 +157,8 @@ impl FsError {
             FsError::ValueTooLarge => Errno::TOOBIG,
             FsError::Unsupported => Errno::OPNOTSUPP,
             FsError::NoSuchOffset => Errno::NXIO,
-            FsError::ForeignSlice => Errno::XDEV,
-            FsError::LeaseExpired => Errno::STALE,
+            FsError::ForeignSlice | FsError::OtherVolume => Errno::XDEV,
+            FsError::LeaseExpired | FsError::Gone => Errno::STALE,
             FsError::Busy | FsError::SnapshotHeld(_) => Errno::BUSY,
             FsError::ReadOnly(_)
             | FsError::OpenForReading

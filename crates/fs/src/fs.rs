@@ -26,11 +26,12 @@
 //!    commit of a transaction happens between the read of a record and the use of its node.
 
 use std::sync::Arc;
+use warpfire_env::sync::atomic::{AtomicU32, Ordering};
 
 use warpfire_env::{Clock, RankedMutex};
 use warpfire_format::fs::{
     Attrs, CounterId, Dentry, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent, InodeTime, Key,
-    PoolRecordId, VolumeId, VolumeRecord, WishesRecord, decode_counter, dentry_key, inode_key,
+    PoolRecordId, VolumeId, VolumeRecord, WishesRecord, decode_counter, volume_of,
 };
 use warpfire_meta::{
     Admit, Batch, MemoryAccount, MemoryBudget, MemoryLimits, MetaError, RESERVED, SUMS, Storage,
@@ -43,8 +44,9 @@ use crate::data::Fragmentation;
 use crate::deferred::Deferred;
 use crate::error::FsError;
 use crate::inode_numbers::InodeNumbers;
+use crate::keys::{beside, dentry_key, inode_key, share_volume};
 use crate::lock_ranks::RENAME;
-use crate::node::{InodeCache, NodeLookup, NodeRef, NodeState, RecordLocation, VersionCounters};
+use crate::node::{InodeCache, Node, NodeLookup, NodeRef, NodeState, RecordLocation, VersionCounters};
 use crate::op::{CallGate, CallGuard, Digestible, Operation, TransactionCounters};
 use crate::scratch::Scratch;
 use crate::snapshot::SnapshotSums;
@@ -83,11 +85,19 @@ pub struct FsOptions {
     pub memory: MemoryLimits,
 }
 
+/// Whether names that lead to other volumes are found and listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Doors {
+    Shown,
+    LeftOut,
+}
+
 /// A filesystem over an engine. All calls may be made from many threads at once.
 pub struct Fs<E: Storage> {
     pub(crate) engine: Arc<E>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) volume: VolumeId,
+    pub(crate) doors: Doors,
     pub(crate) options: FsOptions,
     pub(crate) inode_cache: Arc<InodeCache>,
     pub(crate) version_counters: VersionCounters,
@@ -98,6 +108,8 @@ pub struct Fs<E: Storage> {
     /// below the other.
     pub(crate) rename: RankedMutex<RENAME, ()>,
     pub(crate) numbers: InodeNumbers,
+    /// First number that no volume has had. It changes while no call runs (`create_behind_door`).
+    pub(crate) next_volume: AtomicU32,
     pub(crate) call_gate: CallGate<Fs<E>>,
     pub(crate) transactions: TransactionCounters,
     /// The account of a transaction; in the base, that of the store's own user.
@@ -124,12 +136,12 @@ impl<E: Storage> Fs<E> {
             encode(&mut value);
             scratch.batch.put(key, &value);
         };
-        put(&filesystem_key, &|out| FilesystemRecord { next_ino: ROOT_INO + 1 }.encode(out));
+        put(&filesystem_key, &|out| FilesystemRecord::of_one_volume(ROOT_INO + 1).encode(out));
         put(&Key::Pool(PoolRecordId::Volume(VolumeId::FIRST)).encode(), &|out| {
             VolumeRecord { root_ino: ROOT_INO, name: FIRST_VOLUME_NAME }.encode(out);
         });
         let attrs = Attrs { uid, gid, ..new_attrs(FileKind::Directory, 0o755, now) };
-        put(&inode_key(VolumeId::FIRST, ROOT_INO), &|out| {
+        put(&inode_key(ROOT_INO), &|out| {
             Inode { ino: ROOT_INO, attrs, content: InodeContent::Directory(ROOT_INO, b"") }.encode(out);
         });
         put(&Key::Counter(VolumeId::FIRST, CounterId::Inodes).encode(), &|out| {
@@ -153,12 +165,12 @@ impl<E: Storage> Fs<E> {
         if !engine.get(&Key::Pool(PoolRecordId::Filesystem).encode(), Seq::MAX, &mut value)? {
             return Err(FsError::NotFound);
         }
-        let next_ino = FilesystemRecord::decode(&value)?.next_ino;
+        let FilesystemRecord { next_ino, next_volume } = FilesystemRecord::decode(&value)?;
         if !engine.get(&Key::Pool(PoolRecordId::Volume(volume)).encode(), Seq::MAX, &mut value)? {
             return Err(FsError::NotFound);
         }
         let root_ino = VolumeRecord::decode(&value)?.root_ino;
-        if !engine.get(&inode_key(volume, root_ino), Seq::MAX, &mut value)? {
+        if !engine.get(&inode_key(root_ino), Seq::MAX, &mut value)? {
             return Err(NO_ROOT_INODE.into());
         }
         let inode = Inode::decode(&value)?;
@@ -187,6 +199,7 @@ impl<E: Storage> Fs<E> {
             engine,
             clock,
             volume,
+            doors: Doors::Shown,
             options,
             inode_cache,
             version_counters: VersionCounters::default(),
@@ -195,6 +208,7 @@ impl<E: Storage> Fs<E> {
             fragmentation: Arc::default(),
             rename: RankedMutex::new(()),
             numbers: InodeNumbers::for_base(next_ino),
+            next_volume: AtomicU32::new(next_volume.0),
             call_gate: CallGate::base(),
             transactions: TransactionCounters::default(),
             memory: MemoryBudget::new(options.memory).account(None),
@@ -302,7 +316,10 @@ impl<E: Storage> Fs<E> {
     /// `NoSpace`, `ReadOnly`, `Damaged`: the batch has changed nothing. `Unknown`: the engine cannot say.
     pub(crate) fn commit(&self, batch: &Batch, admit: Admit) -> Result<(), FsError> {
         assert!(self.call_gate.is_entered(), "a call changes something only after it has entered the gate");
-        self.engine.commit(batch, None, admit)?;
+        match self.with_volume_sums(batch)? {
+            Some(batch) => self.engine.commit(&batch, None, admit)?,
+            None => self.engine.commit(batch, None, admit)?,
+        };
         // Only after success, so that the sums in memory never count a commit that failed.
         self.deferred.add_sums(batch.sums());
         Ok(())
@@ -315,8 +332,13 @@ impl<E: Storage> Fs<E> {
         Ok(self.engine.pin()?)
     }
 
-    /// A number for a new inode.
-    pub(crate) fn new_ino(&self) -> Result<u64, FsError> {
+    /// A number for a new inode in the volume of a directory.
+    pub(crate) fn new_ino(&self, dir: &Node) -> Result<u64, FsError> {
+        Ok(beside(dir.ino(), self.new_local_ino()?))
+    }
+
+    /// A local number for a new inode. No two inodes are made with one number, in whatever volumes.
+    pub(crate) fn new_local_ino(&self) -> Result<u64, FsError> {
         debug_assert!(self.call_gate.is_entered(), "numbers are for calls that make something");
         self.numbers.next(|next_ino| self.put_next_ino(next_ino))
     }
@@ -324,7 +346,8 @@ impl<E: Storage> Fs<E> {
     fn put_next_ino(&self, next_ino: u64) -> Result<(), FsError> {
         assert_ne!(next_ino, 0, "no inode has the number 0");
         let mut value = Vec::new();
-        FilesystemRecord { next_ino }.encode(&mut value);
+        let next_volume = VolumeId(self.next_volume.load(Ordering::Relaxed));
+        FilesystemRecord { next_ino, next_volume }.encode(&mut value);
         let mut batch = Batch::new();
         batch.put(&Key::Pool(PoolRecordId::Filesystem).encode(), &value);
         // From the reserve: a full pool still makes the files that replace others.
@@ -407,7 +430,7 @@ impl<E: Storage> Fs<E> {
     /// was read.
     pub(crate) fn find(&self, dir: u64, name: &[u8]) -> Result<Option<NodeRef>, FsError> {
         debug_assert!(self.call_gate.is_entered(), "a name is looked up inside a call");
-        let key = dentry_key(self.volume, dir, name);
+        let key = dentry_key(dir, name);
         let mut scratch = Scratch::take();
         loop {
             // Before the record: a change after this read moves the counter, and the node is not made.
@@ -415,9 +438,12 @@ impl<E: Storage> Fs<E> {
             if !self.get(&key, &mut scratch.value)? {
                 return Ok(None);
             }
-            let dentry = Dentry::decode(&scratch.value)?;
+            let dentry = Dentry::decode(&scratch.value)?.in_volume(volume_of(dir));
             if dentry.ino() == dir {
                 return Err(HOLDS_ITSELF.into());
+            }
+            if self.leaves_out(dir, &dentry) {
+                return Ok(None);
             }
             let found = match dentry {
                 Dentry::Reference(kind, ino) => self.find_at_own_key(kind, ino, Some((dir, name)))?,
@@ -455,6 +481,11 @@ impl<E: Storage> Fs<E> {
         )
     }
 
+    /// Whether a name is a door that this filesystem does not show.
+    pub(crate) fn leaves_out(&self, dir: u64, dentry: &Dentry<'_>) -> bool {
+        self.doors == Doors::LeftOut && !share_volume(dir, dentry.ino())
+    }
+
     /// The node of an inode with a record at its own key. `by` is the name through which it was found. `None`
     /// if there is no such inode.
     fn find_at_own_key(
@@ -468,13 +499,13 @@ impl<E: Storage> Fs<E> {
         if let Some(found) = self.inode_cache.get(ino) {
             return Ok(Some(found));
         }
-        let key = inode_key(self.volume, ino);
+        let key = inode_key(ino);
         let before = self.version_counters.at(&key);
         let mut value = Vec::new();
         if !self.get(&key, &mut value)? {
             return Ok(None);
         }
-        let inode = Inode::decode(&value)?;
+        let inode = Inode::decode(&value)?.in_volume(volume_of(ino));
         if inode.ino != ino || inode.attrs.kind != kind || inode.attrs.links == 0 {
             return Err(INODE_DIFFERS.into());
         }

@@ -12,6 +12,7 @@
 
 use warpfire_env::RankedMutex;
 use warpfire_env::sync::Mutex;
+use warpfire_format::fs::{LOCAL_INO_MAX, local_of};
 use warpfire_meta::{MemoryAccount, MemoryCharge, MemoryNeed};
 
 use crate::error::FsError;
@@ -80,7 +81,10 @@ impl InodeNumbers {
         };
         let mut reserved = reserved.lock();
         if reserved.next == reserved.end {
-            let end = reserved.end.checked_add(INO_BLOCK).ok_or(FsError::NoSpace)?;
+            let end = reserved.end + INO_BLOCK;
+            if end > LOCAL_INO_MAX {
+                return Err(FsError::NoSpace);
+            }
             // The commit comes first. After a crash between the two lines nothing has used the block.
             reserve(end)?;
             reserved.end = end;
@@ -106,9 +110,18 @@ impl InodeNumbers {
         Ok(())
     }
 
+    /// First number that is not reserved; in the base.
+    pub(crate) fn first_unreserved(&self) -> Option<u64> {
+        match self {
+            InodeNumbers::Base(reserved) => Some(reserved.lock().end),
+            InodeNumbers::Transaction(_) | InodeNumbers::Snapshot => None,
+        }
+    }
+
     /// Whether the inode was made inside this transaction. Numbers rise, so every inode that existed when the
     /// transaction began has a smaller number than the first that it drew.
     pub(crate) fn has_drawn(&self, ino: u64) -> bool {
+        let ino = local_of(ino);
         match self {
             InodeNumbers::Base(_) | InodeNumbers::Snapshot => false,
             InodeNumbers::Transaction(transaction) => {

@@ -3,6 +3,9 @@
 /// Largest file, in bytes: offsets of programs are signed 64-bit numbers.
 pub const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();
 
+/// Largest inode number.
+pub const INO_MAX: u64 = warpfire_format::fs::INO_MAX;
+
 /// Largest file that is read as a whole into one buffer.
 pub const WHOLE_FILE_BYTES_MAX: usize = 4 << 30;
 

@@ -16,13 +16,16 @@
 //! 2. Only the base removes orphans: a transaction cannot see holders outside of it (assert in
 //!    `remove_orphan`).
 
-use warpfire_format::fs::{Inode, Key, KeyBuf, REGION_BYTES, flag, region_key, region_range, xattr_key};
+use warpfire_format::fs::{
+    Inode, Key, KeyBuf, LOCAL_INO_MAX, REGION_BYTES, VolumeId, flag, number_in, volume_of,
+};
 use warpfire_meta::{Admit, Batch, Direction, KeyRange, RESERVED, ScanPage, Storage};
 
 use crate::damage::{REGION_PAST_END, WRONG_RANGE};
 use crate::deferred::{BYTES, INODES};
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::keys::{orphan_key, region_key, region_range, xattr_key};
 use crate::limits::{FILE_BYTES_MAX, ORPHAN_STEP_REGIONS, PAGE_BYTES, PAGE_ENTRIES, REGIONS_BLIND_MAX};
 use crate::node::{Layout, NodeState, RecordLocation};
 
@@ -69,13 +72,16 @@ impl<E: Storage> Fs<E> {
     /// one then.
     pub(crate) fn remove_left_orphans(&self) -> Result<usize, FsError> {
         let mut removed = 0;
-        let mut first = 1;
-        loop {
-            let orphans = self.some_orphans(first)?;
-            let Some(last) = orphans.last() else { break };
-            first = last + 1;
-            for ino in orphans {
-                removed += usize::from(self.remove_unless_damaged(ino)?);
+        let live = self.live_volumes()?.into_iter().map(|(volume, _)| volume);
+        for volume in std::iter::once(VolumeId::FIRST).chain(live) {
+            let mut first = number_in(volume, 1);
+            loop {
+                let orphans = self.some_orphans(first)?;
+                let Some(last) = orphans.last() else { break };
+                first = last + 1;
+                for ino in orphans {
+                    removed += usize::from(self.remove_unless_damaged(ino)?);
+                }
             }
         }
         if removed > 0 {
@@ -97,8 +103,8 @@ impl<E: Storage> Fs<E> {
 
     /// The orphans from number `first` on in order, at most a page of them.
     fn some_orphans(&self, first: u64) -> Result<Vec<u64>, FsError> {
-        let start = Key::Orphan(self.volume, first).encode();
-        let end = Key::Orphan(self.volume, u64::MAX).encode();
+        let start = orphan_key(first);
+        let end = orphan_key(number_in(volume_of(first), LOCAL_INO_MAX));
         let mut page = ScanPage::default();
         let snapshot = self.engine.snapshot();
         let range = KeyRange { start: &start, end: Some(&end) };
@@ -106,8 +112,8 @@ impl<E: Storage> Fs<E> {
         self.engine.scan(range, at, Direction::Forward, PAGE_ENTRIES, PAGE_BYTES, &mut page)?;
         let mut orphans = Vec::new();
         for entry in page.iter() {
-            if let Key::Orphan(_, ino) = Key::decode(entry.key)? {
-                orphans.push(ino);
+            if let Key::Orphan(volume, ino) = Key::decode(entry.key)? {
+                orphans.push(number_in(volume, ino));
             }
         }
         debug_assert!(orphans.len() <= PAGE_ENTRIES, "a page has at most the entries that were asked for");
@@ -116,13 +122,17 @@ impl<E: Storage> Fs<E> {
 
     fn remove_orphan(&self, ino: u64) -> Result<(), FsError> {
         assert!(!self.call_gate.is_transaction(), "only the base removes orphans");
-        let key = Key::Orphan(self.volume, ino).encode();
+        // It went with its volume.
+        if matches!(self.check_live(ino), Err(FsError::Gone)) {
+            return Ok(());
+        }
+        let key = orphan_key(ino);
         let mut value = Vec::new();
         // `link` has given the file a name again, or another thread has removed it.
         if !self.get(&key, &mut value)? {
             return Ok(());
         }
-        let inode = Inode::decode(&value)?;
+        let inode = Inode::decode(&value)?.in_volume(volume_of(ino));
         let state = NodeState::new(&inode, RecordLocation::Orphan { linkable: false });
         debug_assert!(state.is_unlinked(), "an orphan has no name");
         loop {
@@ -159,7 +169,7 @@ impl<E: Storage> Fs<E> {
         );
         if state.attrs.flags & flag::XATTRS != 0 {
             self.for_each_xattr(ino, &mut |name| {
-                batch.delete(&xattr_key(self.volume, ino, name));
+                batch.delete(&xattr_key(ino, name));
                 Ok(())
             })?;
         }
@@ -169,7 +179,7 @@ impl<E: Storage> Fs<E> {
         // Each step begins at region 0 again: the regions of earlier steps are gone from the walk.
         let regions = self.regions_from(ino, 0, state.extents_end(), max)?;
         for index in &regions {
-            batch.delete(&region_key(self.volume, ino, *index));
+            batch.delete(&region_key(ino, *index));
         }
         Ok(regions.len() < max)
     }
@@ -207,10 +217,11 @@ impl<E: Storage> Fs<E> {
         past: u64,
         visit: &mut RegionVisitor<'_>,
     ) -> Result<(), FsError> {
-        let (mut start, mut end) = region_range(self.volume, ino, first);
+        self.check_live(ino)?;
+        let (mut start, mut end) = region_range(ino, first);
         // Beyond that the range ends at the end of the file's keys, so that a region past the end is found.
         if past <= REGION_INDEX_MAX {
-            end = region_key(self.volume, ino, past.max(first));
+            end = region_key(ino, past.max(first));
         }
         // One snapshot for all pages: the walk sees the file as it was at one moment.
         let snapshot = self.engine.snapshot();

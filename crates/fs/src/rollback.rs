@@ -26,15 +26,16 @@
 //! 4. Nothing is lost that the kept snapshot does not have: a change that came between them is refused
 //!    (`write_back`).
 //! 5. A transaction that has read what goes back ends as a conflict: the keys have a newer version.
-//! 6. The records of the pool, the numbers of inodes, snapshots and rules do not go back: no number is used
+//! 6. The volumes behind doors do not go back, and their doors are the same then and now.
+//! 7. The records of the pool, the numbers of inodes, snapshots and rules do not go back: no number is used
 //!    twice.
-//! 7. The list of records is charged to the memory budget before it grows, and no record is in memory twice:
+//! 8. The list of records is charged to the memory budget before it grows, and no record is in memory twice:
 //!    the batch takes one after the other
 //!    (`tests::rollback::a_rollback_takes_no_more_memory_than_its_budget`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warpfire_format::fs::{CounterId, Dentry, Inode, Key, VolumeId, decode_counter};
+use warpfire_format::fs::{CounterId, Dentry, Inode, Key, VolumeId, decode_counter, number_in, volume_of};
 use warpfire_meta::{
     Admit, Batch, KeyRange, MemoryCharge, MemoryNeed, MemoryRefused, RESERVED, SeqRange, SnapshotStore,
     Storage,
@@ -100,10 +101,14 @@ fn volume_keys(volume: VolumeId) -> ([u8; 4], [u8; 4]) {
 /// The inode in a value at this key, and its place.
 fn inode_at<'v>(key: &Key<'_>, value: &'v [u8]) -> Result<Option<(Inode<'v>, RecordLocation)>, FsError> {
     Ok(match *key {
-        Key::Inode(..) => Some((Inode::decode(value)?, RecordLocation::Own)),
-        Key::Orphan(..) => Some((Inode::decode(value)?, RecordLocation::Orphan { linkable: false })),
-        Key::Dentry(_, dir, name) => match Dentry::decode(value)? {
-            Dentry::Embedded(inode) => Some((inode, RecordLocation::Dentry(dir, name.into()))),
+        Key::Inode(volume, _) => Some((Inode::decode(value)?.in_volume(volume), RecordLocation::Own)),
+        Key::Orphan(volume, _) => {
+            Some((Inode::decode(value)?.in_volume(volume), RecordLocation::Orphan { linkable: false }))
+        }
+        Key::Dentry(volume, dir, name) => match Dentry::decode(value)?.in_volume(volume) {
+            Dentry::Embedded(inode) => {
+                Some((inode, RecordLocation::Dentry(number_in(volume, dir), name.into())))
+            }
             Dentry::Reference(..) => None,
         },
         _ => None,
@@ -116,7 +121,9 @@ fn goes_back(key: &Key<'_>) -> bool {
         Key::Inode(..) | Key::Orphan(..) | Key::Dentry(..) | Key::Xattr(..) | Key::Region(..) => true,
         // Counters go back by what they differ.
         Key::Counter(..) => false,
-        Key::Pool(_) | Key::Snapshot(..) | Key::SnapshotName(..) | Key::SnapshotRule(..) => false,
+        Key::Pool(_) | Key::Snapshot(..) | Key::SnapshotName(..) | Key::SnapshotRule(..) | Key::Volume(_) => {
+            false
+        }
     }
 }
 
@@ -127,9 +134,9 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     ///
     /// # Errors
     /// `NotFound`; `Exists` if there is a snapshot `kept_as`; `Conflict` if a call changes the tree during
-    /// the rollback; `Invalid` if more than 1 GiB of records have changed since, or more than the memory
-    /// budget can hold; `Memory` if transactions have the rest of it; `NoSpace`; `ReadOnly`; `Damaged`. The
-    /// tree is then as it was.
+    /// the rollback; `Invalid` if more than 1 GiB of records have changed since or more than the memory
+    /// budget can hold, or if a volume was made, moved or deleted; `Memory` if transactions have the rest of
+    /// the budget; `NoSpace`; `ReadOnly`; `Damaged`. The tree is then as it was.
     pub fn roll_back(
         &self,
         name: &[u8],
@@ -192,8 +199,13 @@ impl<E: Storage + SnapshotStore> Fs<E> {
                 return Err(FsError::Conflict { call: "roll back", path: "/".into() });
             }
         }
+        // A volume that a door of then leads to may be gone, and one without a door could not be reached.
+        if self.doors_at(then)? != self.doors_at(Seq::MAX)? {
+            return Err(FsError::Invalid("volumes have been made, moved or deleted since"));
+        }
         let listed = self.list_changed(commits)?;
-        let nodes = self.inode_cache.nodes_in_use();
+        let mut nodes = self.inode_cache.nodes_in_use();
+        nodes.retain(|node| volume_of(node.ino()) == self.volume);
         let records = records_then(&listed.keys, &nodes)?;
         let mut batch = Batch::new();
         let mut shown = Vec::with_capacity(nodes.len());
@@ -217,12 +229,12 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let ChangedKeys { keys, charge } = listed;
         for (key, value) in keys {
             match Key::decode(&key)? {
-                Key::Orphan(_, ino) | Key::Xattr(_, ino, _) | Key::Region(_, ino, _)
-                    if stay.contains(&ino) =>
+                Key::Orphan(volume, ino) | Key::Xattr(volume, ino, _) | Key::Region(volume, ino, _)
+                    if stay.contains(&number_in(volume, ino)) =>
                 {
                     continue;
                 }
-                Key::Orphan(_, ino) if value.is_some() => left.push(ino),
+                Key::Orphan(volume, ino) if value.is_some() => left.push(number_in(volume, ino)),
                 _ => {}
             }
             match value {
@@ -301,13 +313,18 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         for (key, then) in listed {
             let decoded = Key::decode(key)?;
             match decoded {
-                Key::Inode(_, ino) | Key::Orphan(_, ino) | Key::Xattr(_, ino, _) | Key::Region(_, ino, _) => {
-                    files.insert(ino);
+                Key::Inode(volume, ino)
+                | Key::Orphan(volume, ino)
+                | Key::Xattr(volume, ino, _)
+                | Key::Region(volume, ino, _) => {
+                    files.insert(number_in(volume, ino));
                 }
-                Key::Dentry(_, dir, name) => {
+                Key::Dentry(volume, dir, name) => {
+                    let dir = number_in(volume, dir);
+                    let ino = |dentry: Dentry<'_>| dentry.in_volume(volume).ino();
                     let is = self.get(key, &mut now)?;
-                    let then = then.as_deref().map(Dentry::decode).transpose()?.map(|dentry| dentry.ino());
-                    let is = is.then(|| Dentry::decode(&now)).transpose()?.map(|dentry| dentry.ino());
+                    let then = then.as_deref().map(Dentry::decode).transpose()?.map(ino);
+                    let is = is.then(|| Dentry::decode(&now)).transpose()?.map(ino);
                     files.extend(then);
                     files.extend(is);
                     if then != is {
@@ -331,7 +348,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let places = [records.get(&node.ino()), Some(&state.location)];
         for place in places.into_iter().flatten() {
             let at = NodeState { location: place.clone(), ..state.clone() };
-            let Some(key) = at.record_key(self.volume, node.ino()) else { continue };
+            let Some(key) = at.record_key(node.ino()) else { continue };
             if !self.engine.get(&key, then, &mut value)? {
                 continue;
             }
@@ -348,12 +365,15 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// Adds to the batch what the sums differ from those of then. `stay` is the part of files that stay.
     fn plan_sums(&self, then: Seq, stay: &[i64; 3], batch: &mut Batch) -> Result<(), FsError> {
         let sums = self.deferred.sums();
+        // Volumes behind doors do not go back.
+        let (behind_then, behind) = (self.sums_behind_doors(then)?, self.sums_behind_doors(Seq::MAX)?);
         let mut value = Vec::new();
         for (sum, id) in
             [(INODES, CounterId::Inodes), (BYTES, CounterId::Bytes), (RESERVED, CounterId::Reserved)]
         {
             let key = Key::Counter(self.volume, id).encode();
             let was = if self.engine.get(&key, then, &mut value)? { decode_counter(&value)? } else { 0 };
+            let was = was.wrapping_sub(behind_then[sum]).wrapping_add(behind[sum]);
             batch.add(sum, was.wrapping_add(stay[sum]).wrapping_sub(sums[sum]));
         }
         Ok(())

@@ -3,7 +3,9 @@
 
 use warpfire_format::Corrupt;
 use warpfire_format::fs::{self, FoldBase, FoldOutcome, PackBytes};
-use warpfire_meta::{FoldResult, OlderValue, RelocateError, Relocator, Schema, SchemaError};
+use warpfire_meta::{
+    DomainOrigin, DomainRecord, FoldResult, OlderValue, RelocateError, Relocator, Schema, SchemaError,
+};
 use warpfire_units::{Seq, SlicePtr};
 
 /// The rules of `warpfire-format` for keys and values, in the form that the engine takes.
@@ -88,5 +90,26 @@ impl Schema for FsSchema {
             fs::Key::Snapshot(seq, _) => Ok(Some(seq)),
             _ => Ok(None),
         }
+    }
+
+    fn domain_range(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let (start, end) = fs::volume_range();
+        Some((start.to_vec(), end.to_vec()))
+    }
+
+    fn domain(&self, key: &[u8], value: &[u8]) -> Result<Option<DomainRecord>, SchemaError> {
+        let fs::Key::Volume(volume) = fs::Key::decode(key).map_err(schema_error)? else { return Ok(None) };
+        let record = fs::DoorVolume::decode(value).map_err(schema_error)?;
+        let domain = |volume: fs::VolumeId| volume.0.to_be_bytes();
+        let origin =
+            record.origin.map(|origin| DomainOrigin { domain: domain(origin.volume), seq: origin.seq });
+        Ok(Some(DomainRecord { domain: domain(volume), origin, removed_at: record.removed_at }))
+    }
+
+    /// Sums and files without a name belong to one volume: a clone has sums of its own, and nobody holds a
+    /// file without a name there.
+    fn reads_on(&self, key: &[u8]) -> bool {
+        let own = [fs::KeyKind::Pool, fs::KeyKind::Counter, fs::KeyKind::Orphan];
+        key.get(4).is_some_and(|kind| own.iter().all(|of| *of as u8 != *kind))
     }
 }

@@ -14,11 +14,11 @@
 use std::sync::Arc;
 
 use warpfire_env::sync::Mutex;
-use warpfire_env::sync::atomic::{AtomicU64, Ordering};
+use warpfire_env::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex, Timestamp};
 use warpfire_format::fs::{
     CounterId, Inode, InodeTime, Key, SNAPSHOT_HOLDS_MAX, SnapshotName, SnapshotRecord, VolumeId,
-    decode_counter, inode_key, snapshot_range,
+    decode_counter, snapshot_range,
 };
 use warpfire_meta::{
     Admit, Batch, CommitError, Direction, KeyRange, ScanPage, SnapshotStore, SnapshotView, Storage, Store,
@@ -28,8 +28,9 @@ use warpfire_units::Seq;
 use crate::damage::{NO_ROOT_INODE, SNAPSHOT_RECORDS_DIFFER};
 use crate::deferred::{BYTES, Deferred, INODES};
 use crate::error::FsError;
-use crate::fs::{AtimeMode, Fs, FsOptions, ROOT_INO};
+use crate::fs::{AtimeMode, Doors, Fs, FsOptions, ROOT_INO};
 use crate::inode_numbers::InodeNumbers;
+use crate::keys::inode_key;
 use crate::limits::{PAGE_ENTRIES, SNAPSHOTS_MAX};
 use crate::node::{InodeCache, NodeLookup, NodeState, RecordLocation, VersionCounters, check_name};
 use crate::op::{CallGate, TransactionCounters};
@@ -324,7 +325,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         self.check_new_snapshot(&name_key)?;
         let [inodes, bytes, _] = self.deferred.sums().map(|sum| sum.max(0).cast_unsigned());
         let record = SnapshotRecord { made, inodes, bytes, rule, holds: Vec::new(), name };
-        let seq = self.engine.commit_snapshot(&mut |seq, batch| {
+        let seq = self.engine.commit_at_newest(&mut |seq, batch| {
             put_records(seq, &record, self.volume, &name_key, batch);
         })?;
         self.snapshots.add(bytes);
@@ -423,10 +424,25 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// # Errors
     /// As `open_snapshot`.
     pub fn open_found_snapshot(&self, snapshot: &SnapshotInfo) -> Result<Arc<SnapshotFs<E>>, FsError> {
+        self.open_with_doors(snapshot, Doors::Shown)
+    }
+
+    /// As `open_found_snapshot`. The doors of volumes are left out, so all inode numbers are local.
+    ///
+    /// # Errors
+    /// As `open_snapshot`.
+    pub fn open_snapshot_without_doors(
+        &self,
+        snapshot: &SnapshotInfo,
+    ) -> Result<Arc<SnapshotFs<E>>, FsError> {
+        self.open_with_doors(snapshot, Doors::LeftOut)
+    }
+
+    fn open_with_doors(&self, snapshot: &SnapshotInfo, doors: Doors) -> Result<Arc<SnapshotFs<E>>, FsError> {
         // Without a view, the snapshot has just been deleted.
         let view = Arc::new(SnapshotView::open(&self.engine, snapshot.seq).ok_or(FsError::NotFound)?);
         let mut value = Vec::new();
-        if !view.get(&inode_key(self.volume, ROOT_INO), snapshot.seq, &mut value)? {
+        if !view.get(&inode_key(ROOT_INO), snapshot.seq, &mut value)? {
             return Err(NO_ROOT_INODE.into());
         }
         let inode = Inode::decode(&value)?;
@@ -443,6 +459,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             engine: view,
             clock: Arc::clone(&self.clock),
             volume: self.volume,
+            doors,
             options: FsOptions { atime: AtimeMode::Never, read_only: true, ..self.options },
             inode_cache,
             version_counters: VersionCounters::default(),
@@ -451,6 +468,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             fragmentation: Arc::default(),
             rename: RankedMutex::from_raw(RankedRawMutex::of(LockPlace::UNCONTENDED), ()),
             numbers: InodeNumbers::Snapshot,
+            next_volume: AtomicU32::new(self.next_volume.load(Ordering::Relaxed)),
             call_gate: CallGate::base(),
             transactions: TransactionCounters::default(),
             memory: self.memory.clone(),

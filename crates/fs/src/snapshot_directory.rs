@@ -1,18 +1,22 @@
 //! One directory in the snapshots: where a snapshot shows the directory that has a number now.
 //!
 //! A directory keeps its inode number when it is renamed or moved, and no number is given out twice. So the
-//! number leads to the same directory in every snapshot that shows it, whatever its path was then.
+//! number leads to the same directory in every snapshot that shows it, whatever its path was then. A
+//! directory of a volume is in the snapshots that show the volume: an older one has no such volume, though
+//! the keys of a clone read on in its origin there.
 
-use warpfire_format::fs::inode_key;
+use warpfire_format::fs::{Key, VolumeId, volume_of};
 use warpfire_meta::{SnapshotStore, SnapshotView, Storage, Store};
 
 use crate::acl::{Caller, Perm};
 use crate::damage::OWN_ANCESTOR;
 use crate::error::FsError;
 use crate::fs::{Fs, ROOT_INO};
+use crate::keys::inode_key;
 use crate::limits::DEPTH_MAX;
 use crate::node::{NameBuf, NodeRef};
 use crate::snapshot::SnapshotInfo;
+use crate::volume::live_record;
 
 impl<E: Storage + SnapshotStore> Fs<E> {
     /// Whether a snapshot shows the directory that has this inode number now. One that has been deleted since
@@ -26,7 +30,14 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             return Ok(true);
         }
         let Some(view) = SnapshotView::open(&self.engine, snapshot.seq) else { return Ok(false) };
-        Ok(view.get(&inode_key(self.volume, dir), snapshot.seq, &mut Vec::new())?)
+        let (volume, mut value) = (volume_of(dir), Vec::new());
+        if volume != VolumeId::FIRST
+            && !(view.get(&Key::Volume(volume).encode(), snapshot.seq, &mut value)?
+                && live_record(&value)?.is_some())
+        {
+            return Ok(false);
+        }
+        Ok(view.get(&inode_key(dir), snapshot.seq, &mut value)?)
     }
 }
 
@@ -38,7 +49,7 @@ impl<E: Storage> Fs<SnapshotView<E>> {
     /// let the caller through; `Damaged`.
     pub fn directory_then(&self, caller: &Caller<'_>, ino: u64) -> Result<NodeRef, FsError> {
         let _guard = self.enter_unrecorded();
-        let dir = self.directory(ino)?.ok_or(FsError::NotFound)?;
+        let dir = self.numbered_directory(ino)?;
         self.each_above(&dir, &mut |parent, _| self.access(caller, parent, Perm::EXECUTE))?;
         Ok(dir)
     }
@@ -49,7 +60,7 @@ impl<E: Storage> Fs<SnapshotView<E>> {
     /// `NotFound`; `Damaged`.
     pub fn path_then(&self, ino: u64) -> Result<Vec<u8>, FsError> {
         let _guard = self.enter_unrecorded();
-        let dir = self.directory(ino)?.ok_or(FsError::NotFound)?;
+        let dir = self.numbered_directory(ino)?;
         let mut names = Vec::new();
         self.each_above(&dir, &mut |_, name| {
             names.push(name);
@@ -61,6 +72,13 @@ impl<E: Storage> Fs<SnapshotView<E>> {
             path.extend_from_slice(name);
         }
         Ok(if path.is_empty() { b"/".to_vec() } else { path })
+    }
+
+    fn numbered_directory(&self, ino: u64) -> Result<NodeRef, FsError> {
+        if volume_of(ino) != VolumeId::FIRST {
+            self.live_volume(volume_of(ino))?;
+        }
+        self.directory(ino)?.ok_or(FsError::NotFound)
     }
 
     /// Calls `visit` with each directory above `dir`, and with the name there that leads down to `dir`.

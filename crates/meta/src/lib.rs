@@ -7,6 +7,7 @@
 mod batch;
 mod commit;
 mod compaction;
+mod domain;
 mod engine;
 mod key_list;
 mod key_locks;
@@ -32,6 +33,7 @@ mod tests;
 mod tx;
 
 pub use batch::{Batch, BatchOp, RESERVED, SUMS};
+pub use domain::{DOMAIN_BYTES, DomainId, DomainOrigin, DomainRecord, ORIGINS_MAX};
 pub use engine::{Background, Engine, EngineOptions};
 pub use key_locks::KeyLockGuard;
 #[cfg(any(test, feature = "twin"))]

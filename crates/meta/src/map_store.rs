@@ -9,7 +9,7 @@
 //! 2. A slice is a segment of its own. Its bytes stay while its writer's reference is held, while a version
 //!    names it, or while a pin lives; `background_step` drops the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ use warpfire_slices::{Admit, Pin, SliceError, SliceHolder, SliceRead, SliceStore
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
 use crate::batch::{Batch, BatchOp, RESERVED, SUMS};
+use crate::domain::{DomainId, DomainOrigin, DomainRecord, Domains, domain_of, key_in};
 use crate::key_locks::{KeyLockGuard, KeyLocks};
 use crate::read_set::ReadSet;
 use crate::reserved::ReservedBytes;
@@ -61,6 +62,7 @@ pub struct MapStore<S> {
     state: Mutex<MapState>,
     hook: Mutex<Option<SyncPointHook>>,
     registry: Arc<SnapshotRegistry>,
+    domains: Domains,
     locks: KeyLocks,
     reserved: ReservedBytes,
     pins: Arc<dyn Send + Sync>,
@@ -83,6 +85,7 @@ impl<S: Schema> MapStore<S> {
             state: Mutex::default(),
             hook: Mutex::new(None),
             registry: Arc::default(),
+            domains: Domains::default(),
             locks: KeyLocks::default(),
             reserved: ReservedBytes::default(),
             pins: Arc::new(()),
@@ -162,13 +165,21 @@ impl<S: Schema> MapStore<S> {
         keys.chain(in_ranges).collect::<std::collections::BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Folds what `at` sees of a key's versions. `None`: the key has no value.
-    fn fold(&self, key: &[u8], versions: &MapVersions, at: Seq) -> Result<Option<Vec<u8>>, MetaError> {
+    /// Folds what `at` sees of a key's versions, and of the same key in the origins. `None`: the key has no
+    /// value.
+    fn fold(&self, state: &MapState, key: &[u8], at: Seq) -> Result<Option<Vec<u8>>, MetaError> {
+        let none = MapVersions::new();
+        let versions = state.map.get(key).unwrap_or(&none);
         let seen: Vec<&MapChange> = versions.iter().filter(|(seq, _)| *seq <= at).map(|(_, c)| c).collect();
         let base_at = seen.iter().rposition(|c| !matches!(c, MapChange::Merge(_)));
+        let below = match (base_at, self.origin_of(key)) {
+            (None, Some(origin)) => self.fold(state, &key_in(origin.domain, key), at.min(origin.seq))?,
+            _ => None,
+        };
         let base = match base_at.map(|i| seen[i]) {
             Some(MapChange::Put(value)) => OlderValue::Value(value),
-            _ => OlderValue::Absent,
+            Some(_) => OlderValue::Absent,
+            None => below.as_deref().map_or(OlderValue::Absent, OlderValue::Value),
         };
         let operands: Vec<&[u8]> = seen[base_at.map_or(0, |i| i + 1)..]
             .iter()
@@ -191,6 +202,52 @@ impl<S: Schema> MapStore<S> {
         }
     }
 
+    /// The origin in which a read of the key goes on.
+    fn origin_of(&self, key: &[u8]) -> Option<DomainOrigin> {
+        self.domains.get()?.origin_of(key).filter(|_| self.schema.reads_on(key))
+    }
+
+    /// The keys of a range that have a version, or may have a value through an origin.
+    fn keys_in(&self, state: &MapState, range: KeyRange<'_>) -> BTreeSet<Vec<u8>> {
+        let bounds = (Bound::Included(range.start), range.end.map_or(Bound::Unbounded, Bound::Excluded));
+        let own: BTreeSet<Vec<u8>> = state.map.range::<[u8], _>(bounds).map(|(key, _)| key.clone()).collect();
+        let mut keys = own;
+        let Some(table) = self.domains.get() else { return keys };
+        for key in state.map.keys() {
+            // The same key in each domain that reads on in this one, directly or through others.
+            for domain in table.ids() {
+                let Some(_) = domain_of(key) else { continue };
+                let there = key_in(domain, key);
+                let is_inside =
+                    range.start <= there.as_slice() && range.end.is_none_or(|end| there.as_slice() < end);
+                if is_inside && self.origin_of(&there).is_some() {
+                    keys.insert(there);
+                }
+            }
+        }
+        keys
+    }
+
+    /// Adds the values of these keys to the page, while it has room.
+    fn fill<'k>(
+        &self,
+        state: &MapState,
+        at: Seq,
+        (max_entries, max_bytes): (usize, usize),
+        page: &mut ScanPage,
+        mut next: impl FnMut() -> Option<&'k Vec<u8>>,
+    ) -> Result<(), MetaError> {
+        while let Some(key) = next() {
+            let Some(value) = self.fold(state, key, at)? else { continue };
+            if page.len() >= max_entries || (!page.is_empty() && page.bytes() >= max_bytes) {
+                page.more = true;
+                return Ok(());
+            }
+            page.push(key, &value);
+        }
+        Ok(())
+    }
+
     fn sync_point(&self, state: &mut MapState) {
         if let Some(hook) = &*self.hook.lock() {
             let mut batch = Batch::new();
@@ -207,7 +264,12 @@ impl<S: Schema> MapStore<S> {
         let mut dropped = false;
         let mut named = std::collections::BTreeSet::new();
         let mut emptied = Vec::new();
+        let (domains, visible_to_all) = (self.domains.get(), visible);
         for (key, versions) in &mut state.map {
+            let visible = match &domains {
+                Some(table) => table.visible_in(domain_of(key), &visible_to_all),
+                None => visible_to_all.clone(),
+            };
             let first_needed = visible
                 .iter()
                 .filter_map(|at| {
@@ -219,12 +281,20 @@ impl<S: Schema> MapStore<S> {
             let all_have_a_base = visible
                 .iter()
                 .all(|at| versions.iter().any(|(seq, c)| seq <= at && !matches!(c, MapChange::Merge(_))));
+            // Nobody reads a removed domain after its removal.
+            if let Some(removed) = self.domains.get().and_then(|table| table.removed_at(key))
+                && visible.iter().all(|at| *at > removed)
+            {
+                emptied.push(key.clone());
+                continue;
+            }
             if let (Some(first), true) = (first_needed, all_have_a_base) {
                 dropped |= first > 0;
                 versions.drain(..first);
             }
             if let [(seq, MapChange::Delete)] = versions.as_slice()
                 && visible.first().is_some_and(|oldest| seq <= oldest)
+                && self.origin_of(key).is_none()
             {
                 emptied.push(key.clone());
             }
@@ -268,8 +338,7 @@ impl<S: Schema> Store for MapStore<S> {
     fn get(&self, key: &[u8], at: Seq, out: &mut Vec<u8>) -> Result<bool, MetaError> {
         out.clear();
         let state = self.state.lock();
-        let Some(versions) = state.map.get(key) else { return Ok(false) };
-        let Some(value) = self.fold(key, versions, at)? else { return Ok(false) };
+        let Some(value) = self.fold(&state, key, at)? else { return Ok(false) };
         out.extend_from_slice(&value);
         Ok(true)
     }
@@ -288,20 +357,20 @@ impl<S: Schema> Store for MapStore<S> {
             return Ok(());
         }
         let state = self.state.lock();
+        if self.domains.get().is_some() {
+            let keys = self.keys_in(&state, range);
+            let mut keys = keys.iter();
+            return self.fill(&state, at, (max_entries, max_bytes), page, || match direction {
+                Direction::Forward => keys.next(),
+                Direction::Backward => keys.next_back(),
+            });
+        }
         let bounds = (Bound::Included(range.start), range.end.map_or(Bound::Unbounded, Bound::Excluded));
-        let mut keys = state.map.range::<[u8], _>(bounds);
-        while let Some((key, versions)) = match direction {
+        let mut keys = state.map.range::<[u8], _>(bounds).map(|(key, _)| key);
+        self.fill(&state, at, (max_entries, max_bytes), page, || match direction {
             Direction::Forward => keys.next(),
             Direction::Backward => keys.next_back(),
-        } {
-            let Some(value) = self.fold(key, versions, at)? else { continue };
-            if page.len() >= max_entries || (!page.is_empty() && page.bytes() >= max_bytes) {
-                page.more = true;
-                return Ok(());
-            }
-            page.push(key, &value);
-        }
-        Ok(())
+        })
     }
 
     fn lock<'a>(&'a self, keys: &[&[u8]]) -> KeyLockGuard<'a> {
@@ -394,13 +463,28 @@ impl<S: Schema> SliceHolder for MapStore<S> {
 }
 
 impl<S: Schema> SnapshotStore for MapStore<S> {
-    fn commit_snapshot(&self, build: &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError> {
+    fn commit_at_newest(&self, build: &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError> {
         let mut state = self.state.lock();
         self.admit(&state, 0, Admit::User)?;
         self.sync_point(&mut state);
         let (seq, mut batch) = (state.newest, Batch::new());
         build(seq, &mut batch);
-        self.registry.keep(seq);
+        for op in batch.iter() {
+            let BatchOp::Put(key, value) = op else { continue };
+            let is_in = |range: Option<(Vec<u8>, Vec<u8>)>| {
+                range.is_some_and(|(start, end)| *start.as_slice() <= *key && key < end.as_slice())
+            };
+            if is_in(self.schema.snapshot_range())
+                && let Some(named) = self.schema.snapshot_seq(key).map_err(MetaError::from)?
+            {
+                self.registry.keep(named);
+            }
+            if is_in(self.schema.domain_range())
+                && let Some(record) = self.schema.domain(key, value).map_err(MetaError::from)?
+            {
+                self.domains.set(record);
+            }
+        }
         Self::apply(&mut state, &batch);
         Ok(seq)
     }
@@ -412,7 +496,22 @@ impl<S: Schema> SnapshotStore for MapStore<S> {
         build: &mut dyn FnMut(Seq, &mut Batch),
     ) -> Result<Seq, CommitError> {
         self.commit(changes, None, admit)?;
-        self.commit_snapshot(build)
+        self.commit_at_newest(build)
+    }
+
+    fn forget_domain(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError> {
+        self.commit(batch, None, Admit::Reserve)?;
+        self.domains.remove(domain);
+        Ok(())
+    }
+
+    fn unneeded_domains(&self) -> Result<Vec<DomainId>, MetaError> {
+        let Some(table) = self.domains.get() else { return Ok(Vec::new()) };
+        let state = self.state.lock();
+        let has_keys = |d: &DomainRecord| state.map.keys().any(|key| domain_of(key) == Some(d.domain));
+        let leaves = table.removed_leaves().into_iter();
+        let unneeded = leaves.filter(|d| !d.is_read_by(&self.registry) && !has_keys(d));
+        Ok(unneeded.map(|d| d.domain).collect())
     }
 
     fn drop_snapshot(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {

@@ -5,6 +5,8 @@ use warpfire_log::LogError;
 use warpfire_slices::Slices;
 use warpfire_units::{Seq, SlicePtr};
 
+use crate::domain::DomainRecord;
+
 /// The older state that operands fold onto.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OlderValue<'a> {
@@ -97,6 +99,21 @@ pub trait Schema: Send + Sync + 'static {
     /// The seq that the record of this key keeps readable; `None` for a key outside of `snapshot_range`.
     fn snapshot_seq(&self, _key: &[u8]) -> Result<Option<Seq>, SchemaError> {
         Ok(None)
+    }
+
+    /// The range of keys of the records of domains: first key, first key past them. `None`: there are none.
+    fn domain_range(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        None
+    }
+
+    /// The domain that a record describes; `None` for a key outside of `domain_range`.
+    fn domain(&self, _key: &[u8], _value: &[u8]) -> Result<Option<DomainRecord>, SchemaError> {
+        Ok(None)
+    }
+
+    /// Whether a read of this key goes on in the origin of its domain.
+    fn reads_on(&self, _key: &[u8]) -> bool {
+        true
     }
 }
 

@@ -18,6 +18,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
@@ -108,6 +109,22 @@ impl SnapshotRegistry {
         if held.persistent.remove(&seq) {
             self.note_release(&held, seq);
         }
+    }
+
+    /// Counts a release: versions may go that nobody reads any more, although no seq was released.
+    pub(crate) fn note_removal(&self) {
+        let held = self.held.lock();
+        // Before the number, as in `note_release`.
+        self.releases.lock().note(self.released.load(Ordering::Relaxed) + 1, Seq(0));
+        self.released.fetch_add(1, Ordering::Relaxed);
+        drop(held);
+    }
+
+    /// Whether a snapshot holds a seq after `after`, up to and with `upto`.
+    pub(crate) fn holds_between(&self, after: Seq, upto: Seq) -> bool {
+        let (held, between) = (self.held.lock(), (Bound::Excluded(after), Bound::Included(upto)));
+        after < upto
+            && (held.live.range(between).next().is_some() || held.persistent.range(between).next().is_some())
     }
 
     /// Counts the release of a seq that no snapshot holds any more.

@@ -7,6 +7,7 @@ use warpfire_slices::{Admit, SliceError, SliceStore};
 use warpfire_units::Seq;
 
 use crate::batch::{Batch, SUMS};
+use crate::domain::DomainId;
 use crate::memory::MemoryRefused;
 use crate::read_set::ReadSet;
 use crate::schema::SchemaError;
@@ -174,14 +175,26 @@ impl ScanPage {
         debug_assert!(!key.is_empty(), "keys have at least one byte");
     }
 
+    /// Adds an entry of which the value begins with a tag.
+    pub(crate) fn push_tagged(&mut self, key: &[u8], tag: u8, value: &[u8]) {
+        self.push(key, &[tag]);
+        let last = self.entries.last_mut().expect("an entry was pushed");
+        last.2 += u32::try_from(value.len()).expect("a page stays below 4 GiB");
+        self.bytes.extend_from_slice(value);
+    }
+
+    /// The entry at a place.
+    pub(crate) fn entry(&self, place: usize) -> ScanEntry<'_> {
+        let (start, key_len, value_len) = self.entries[place];
+        let (key, rest) = self.bytes[start as usize..].split_at(key_len as usize);
+        ScanEntry { key, value: &rest[..value_len as usize] }
+    }
+
     /// The entries in the scan's order.
     pub fn iter(
         &self,
     ) -> impl DoubleEndedIterator<Item = ScanEntry<'_>> + ExactSizeIterator<Item = ScanEntry<'_>> {
-        self.entries.iter().map(|&(start, key_len, value_len)| {
-            let (key, rest) = self.bytes[start as usize..].split_at(key_len as usize);
-            ScanEntry { key, value: &rest[..value_len as usize] }
-        })
+        (0..self.entries.len()).map(|place| self.entry(place))
     }
 
     /// Number of entries.
@@ -306,12 +319,25 @@ pub trait Store: Send + Sync + 'static {
 
 /// A store with persistent snapshots: versions that stay readable until they are dropped, also in later
 /// openings. The records that name them are ordinary values of the map, which the schema knows
-/// (`Schema::snapshot_range`). They change by these calls only.
+/// (`Schema::snapshot_range`). They change by these calls only. The same holds for *domains*: keys that show
+/// the version of other keys where they have no changes of their own (`Schema::domain_range`).
 pub trait SnapshotStore: Store {
-    /// Makes a persistent snapshot of the newest version. While no commit is in progress, runs the hook of
-    /// sync points, calls `build` with the version's seq, and commits the batch that it fills. The batch has
-    /// the record that names the seq. The snapshot is durable after the next sync, as every commit is.
-    fn commit_snapshot(&self, build: &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError>;
+    /// Makes persistent snapshots of the newest version, makes domains and removes domains. While no commit
+    /// is in progress, runs the hook of sync points, calls `build` with the newest seq, and commits the batch
+    /// that it fills. The batch has the records. A snapshot names that seq; the origin of a new domain names
+    /// it, or the seq of a persistent snapshot that the caller holds until the return; a domain
+    /// that is removed names it as the last one. The commit is durable after the next sync, as every commit
+    /// is. One that removes a domain is durable on return: if that fails, the domain is removed at the next
+    /// opening.
+    fn commit_at_newest(&self, build: &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError>;
+
+    /// Forgets a domain that is in the answer of `unneeded_domains`: commits `batch`, which removes its
+    /// record, and makes that durable.
+    fn forget_domain(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError>;
+
+    /// The removed domains of which no version is left, that are no domain's origin and that no snapshot
+    /// shows.
+    fn unneeded_domains(&self) -> Result<Vec<DomainId>, MetaError>;
 
     /// Commits changes, and makes a persistent snapshot that shows them and nothing later. A crash keeps both
     /// or neither. `changes` have no read set: the caller has checked them.

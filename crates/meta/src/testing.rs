@@ -11,6 +11,7 @@ use warpfire_format::Corrupt;
 use warpfire_log::{LogError, Slices};
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
+use crate::domain::{DOMAIN_BYTES, DomainId, DomainOrigin, DomainRecord};
 use crate::memory::{MemoryAccount, MemoryBudget, MemoryLimits};
 use crate::schema::{FoldResult, OlderValue, RelocateError, Relocator, Schema, SchemaError};
 
@@ -180,6 +181,42 @@ impl Schema for ListSchema {
         let number = key.strip_prefix(SNAPSHOT_PREFIX).and_then(|rest| rest.try_into().ok());
         Ok(number.map(|number| Seq(u64::from_be_bytes(number))))
     }
+
+    fn domain_range(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        Some((DOMAIN_PREFIX.to_vec(), [DOMAIN_PREFIX, &[0xff; 5]].concat()))
+    }
+
+    fn domain(&self, key: &[u8], value: &[u8]) -> Result<Option<DomainRecord>, SchemaError> {
+        let Some(domain) = key.strip_prefix(DOMAIN_PREFIX).and_then(|rest| rest.try_into().ok()) else {
+            return Ok(None);
+        };
+        let found = items(value)?;
+        let Some(ListItem::Text(fields)) = found.first() else { panic!("a record of a domain is a text") };
+        let number = |at: usize| u32::from_be_bytes(fields[at..at + 4].try_into().unwrap());
+        let origin = (number(0) != 0)
+            .then(|| DomainOrigin { domain: number(0).to_be_bytes(), seq: Seq(number(4).into()) });
+        let removed_at = (number(8) != 0).then(|| Seq(number(8).into()));
+        Ok(Some(DomainRecord { domain, origin, removed_at }))
+    }
+
+    fn reads_on(&self, key: &[u8]) -> bool {
+        !key[DOMAIN_BYTES..].starts_with(b"/its own")
+    }
+}
+
+/// The prefix of the keys of domains; behind it is the domain.
+const DOMAIN_PREFIX: &[u8] = b"domain ";
+
+/// The key of a domain's record.
+pub(crate) fn domain_key(domain: DomainId) -> Vec<u8> {
+    [DOMAIN_PREFIX, &domain].concat()
+}
+
+/// The record of a domain. It is too short to be packed.
+pub(crate) fn domain_value(record: &DomainRecord) -> Vec<u8> {
+    let seq = |seq: Option<Seq>| u32::try_from(seq.map_or(0, |seq| seq.0)).unwrap().to_be_bytes();
+    let origin = record.origin.map_or([0; 4], |origin| origin.domain);
+    text_item(&[origin, seq(record.origin.map(|origin| origin.seq)), seq(record.removed_at)].concat())
 }
 
 /// The prefix of the keys of persistent snapshots; behind it is the seq.

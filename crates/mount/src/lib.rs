@@ -34,7 +34,7 @@ pub use mountpoint::unmount;
 pub use options::{MountOptions, SnapshotDirectories, SnapshotNames, THREADS_MAX};
 pub use process::{prepare_server_process, watch_hangups};
 pub use server::VIEW_ROOT_NUMBER;
-pub use session::{Commits, RollBack, Session, mount, mount_with_commits};
+pub use session::{ChangeVolume, Commits, RollBack, Session, mount, mount_with_commits};
 pub use slices::{MountedSlice, remove_range};
 pub use views::{
     TransactionChanges, TransactionClient, TransactionReport, TransactionState, decode_change, encode_change,

@@ -25,7 +25,7 @@ use std::thread::{self, JoinHandle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use warpfire_env::IntervalTask;
-use warpfire_fs::{Fs, FsError, NodeRef, Rollback, Transaction};
+use warpfire_fs::{Fs, FsError, NodeRef, Rollback, Transaction, VolumeInfo, VolumeOrder};
 use warpfire_fuse::{Filesystem, Notifier};
 use warpfire_meta::{SnapshotStore, Storage};
 
@@ -56,6 +56,9 @@ enum MountEnd {
 /// the tree as it was.
 pub type RollBack = Arc<dyn Fn(&[u8], &[u8]) -> Result<Rollback, FsError> + Send + Sync>;
 
+/// Changes the volumes of a mounted filesystem.
+pub type ChangeVolume = Arc<dyn Fn(&VolumeOrder<'_>) -> Result<VolumeInfo, FsError> + Send + Sync>;
+
 /// A mounted filesystem. Dropping it detaches the mount, closes the filesystem and logs an error. `unmount`,
 /// `wait` and `detach` do the same and return the error.
 pub struct Session {
@@ -70,6 +73,7 @@ pub struct Session {
     open_transactions: Box<dyn Fn() -> usize + Send>,
     aborted_transactions: Arc<AtomicUsize>,
     roll_back: RollBack,
+    change_volume: ChangeVolume,
     close: Option<Box<dyn FnOnce() -> Result<(), FsError> + Send>>,
 }
 
@@ -141,7 +145,7 @@ pub fn mount_with_commits<E: Storage + SnapshotStore>(
     let context = ServerContext {
         connection: KernelConnection::default(),
         root_number: fs.root().ino(),
-        number_base: 0,
+        slot: None,
         nodes,
         gate,
         changes,
@@ -170,7 +174,7 @@ pub fn mount_with_commits<E: Storage + SnapshotStore>(
     mounted.raise_readahead(READAHEAD_KIB);
     tracing::info!(mountpoint = %path.display(), read_only = options.read_only, "mounted");
     let (ending, counted) = (Arc::clone(&views), Arc::clone(&views));
-    let rolled = Arc::clone(&views);
+    let (rolled, changed) = (Arc::clone(&views), Arc::clone(&views));
     let aborted_transactions = Arc::<AtomicUsize>::default();
     let aborted = Arc::clone(&aborted_transactions);
     let mut session = Session {
@@ -185,6 +189,7 @@ pub fn mount_with_commits<E: Storage + SnapshotStore>(
         open_transactions: Box::new(move || counted.open_count()),
         aborted_transactions,
         roll_back: Arc::new(move |name, kept_as| rolled.roll_back_announced(name, kept_as)),
+        change_volume: Arc::new(move |order| changed.change_volume_announced(order)),
         close: Some(Box::new(move || {
             aborted.store(ending.end_all(), Ordering::SeqCst);
             fs.close()
@@ -300,6 +305,13 @@ impl Session {
     #[must_use]
     pub fn rollback(&self) -> RollBack {
         Arc::clone(&self.roll_back)
+    }
+
+    /// Changes the volumes of the mounted filesystem (`Fs::change_volume`): on return every program sees the
+    /// change. It fails with `Ended` in a session that has ended.
+    #[must_use]
+    pub fn volume_changes(&self) -> ChangeVolume {
+        Arc::clone(&self.change_volume)
     }
 
     /// How many transactions the end of the mount has aborted, from the moment that the session has ended. No

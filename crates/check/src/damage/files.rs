@@ -7,8 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::size_of;
 
-use warpfire_format::fs::{Dentry, Inode, InodeContent, Key, REGION_BYTES, extents, region_key};
-use warpfire_format::fs::{KeyKind, VolumeId, pointers, snapshot_range};
+use warpfire_format::fs::{
+    Dentry, DoorVolume, Inode, InodeContent, Key, KeyKind, REGION_BYTES, VolumeId, extents, pointers,
+    region_key, snapshot_range, volume_range,
+};
 use warpfire_format::table::VersionKind;
 use warpfire_units::SegmentId;
 
@@ -19,7 +21,7 @@ use crate::load::LoadedPool;
 use crate::media::{CheckedSegment, SliceReader};
 use crate::names::InoSet;
 use crate::report::Findings;
-use crate::tables::{CommitVersions, LostKeys, Merge, Value, show};
+use crate::tables::{CommitVersions, DoorVolumes, LostKeys, Merge, Value, show};
 
 /// Most names of one file in the report.
 const NAMES_MAX: usize = 4;
@@ -118,6 +120,23 @@ impl DamagedFiles {
     }
 }
 
+/// The records of the volumes behind doors, as far as they can be read.
+pub(crate) fn door_volumes(loaded: &LoadedPool, reader: &mut SliceReader<'_>) -> DoorVolumes {
+    let (quiet, mut volumes) = (Findings::default(), DoorVolumes::new());
+    let (from, end) = volume_range();
+    let commits = CommitVersions::starting_at(&loaded.commits, loaded.manifest.flushed, &from);
+    let mut merge = Merge::new(&loaded.manifest, commits, &from, false, reader, &quiet);
+    merge.for_each(reader, &quiet, |key, value| {
+        if let (Ok(Key::Volume(volume)), Value::Present(value)) = (Key::decode(key), value)
+            && let Ok(record) = DoorVolume::decode(value)
+        {
+            volumes.insert(volume, record);
+        }
+        key < &end[..]
+    });
+    volumes
+}
+
 /// Names the files of one ledger.
 pub(crate) struct FileNamer<'a> {
     segments: &'a BTreeMap<SegmentId, CheckedSegment>,
@@ -190,6 +209,10 @@ impl<'a> FileNamer<'a> {
             }
             key < &end[..]
         });
+        let volumes = door_volumes(loaded, reader);
+        snapshots.extend(volumes.values().filter_map(|volume| Some(volume.origin?.seq)));
+        snapshots.sort_unstable();
+        snapshots.dedup();
         if snapshots.is_empty() {
             return;
         }
@@ -212,7 +235,7 @@ impl<'a> FileNamer<'a> {
         });
         for (bytes, is_lost) in bytes.into_iter().zip([true, false]).filter(|(bytes, _)| *bytes > 0) {
             let place = format!("snapshots, {bytes} bytes");
-            let holds = "older versions of files, which snapshots show".to_owned();
+            let holds = "older versions of files, which snapshots or clones show".to_owned();
             self.found.metadata.push(MetadataDamage { place, is_lost, holds });
         }
     }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use warpfire_env::Device;
 use warpfire_format::fs::{
-    Dentry, Extent, ExtentSource, FilesystemRecord, HealthRecord, Inode, InodeContent, InodeEdit, InodeTime,
-    Key, PoolRecordId, SnapshotName, SnapshotRecord, SnapshotRuleRecord, VolumeRecord, WishesRecord,
-    decode_counter, decode_region,
+    Dentry, DoorVolume, Extent, ExtentSource, FilesystemRecord, HealthRecord, Inode, InodeContent, InodeEdit,
+    InodeTime, Key, PoolRecordId, SnapshotName, SnapshotRecord, SnapshotRuleRecord, VolumeRecord,
+    WishesRecord, decode_counter, decode_region,
 };
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_format::table::{Partition, VersionKind};
-use warpfire_units::SlicePtr;
+use warpfire_units::{Seq, SlicePtr};
 
 use super::DumpValue;
 use crate::load::{LoadedPool, load};
@@ -237,6 +237,16 @@ fn describe(key: &[u8], value: &[u8], is_operand: bool) -> DumpValue {
             }
             Key::SnapshotName(..) => {
                 DumpValue::Fields(vec![("seq", SnapshotName::decode(value)?.seq.0.into())])
+            }
+            Key::Volume(_) => {
+                let volume = DoorVolume::decode(value)?;
+                let seq = |seq: Option<Seq>| DumpValue::from(seq.map_or(0, |seq| seq.0));
+                DumpValue::Fields(vec![
+                    ("root", volume.root.into()),
+                    ("removed_at", seq(volume.removed_at)),
+                    ("origin", volume.origin.map_or(0, |origin| u64::from(origin.volume.0)).into()),
+                    ("origin_seq", seq(volume.origin.map(|origin| origin.seq))),
+                ])
             }
             Key::Pool(_) => {
                 let volume = VolumeRecord::decode(value)?;

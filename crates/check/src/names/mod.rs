@@ -32,7 +32,7 @@ use crate::media::SliceReader;
 use crate::options::{CheckError, CheckOptions, CheckPhase};
 use crate::report::{Findings, Totals};
 use crate::run::report_progress;
-use crate::tables::{CommitVersions, LostKeys, Merge, Value, show};
+use crate::tables::{CommitVersions, LostKeys, Merge, ShownKeys, Value, show};
 pub(crate) use inoset::InoSet;
 use pass::{InoRange, NamesPass, PassOutcome};
 
@@ -86,7 +86,29 @@ pub(crate) fn check_names(
             }
         });
         stopped.clone()?;
-        let holes = merge.has_holes();
+        let mut holes = merge.has_holes();
+        // Clones, each with what it shows of its origin.
+        for (volume, at) in pass.clones() {
+            let of = (&loaded.manifest, &loaded.commits);
+            let Some(mut shown) = ShownKeys::new(of.0, of.1, pass.volumes(), (volume, at), reader) else {
+                pass.refuse_origins(volume);
+                continue;
+            };
+            while let Some(shown) = shown.next(reader, table_findings) {
+                keys += 1;
+                if keys.is_multiple_of(PROGRESS_EVERY) {
+                    report_progress(options, CheckPhase::Names, keys.min(expected), expected)?;
+                }
+                let goes_on = match &shown.value {
+                    Some(value) => pass.take_shown(&shown.key, value, shown.is_own),
+                    None => pass.take_hole(),
+                };
+                if !goes_on {
+                    break;
+                }
+            }
+            holes |= shown.has_holes();
+        }
         let outcome = pass.finish(holes);
         totals.passes += 1;
         if is_first {

@@ -1,8 +1,10 @@
 //! One pass over the map: hands each key to the check of its volume.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use warpfire_format::fs::{
-    FilesystemRecord, HealthRecord, Key, PoolRecordId, SnapshotName, SnapshotRecord, SnapshotRuleRecord,
-    VolumeId, VolumeRecord, WishesRecord, decode_counter,
+    DoorVolume, FilesystemRecord, HealthRecord, Key, PoolRecordId, SnapshotName, SnapshotRecord,
+    SnapshotRuleRecord, VolumeId, VolumeRecord, WishesRecord, decode_counter,
 };
 use warpfire_format::key_hash;
 use warpfire_units::Seq;
@@ -11,7 +13,24 @@ pub(super) use super::facts::InoRange;
 use super::volume::{PassContext, VolumeCheck};
 use crate::code::FindingCode;
 use crate::report::{Findings, Totals};
-use crate::tables::show;
+use crate::tables::{DoorVolumes, show};
+
+/// The names of the sums of a volume.
+const SUM_NAMES: [&str; 3] = ["inodes", "bytes", "reserved bytes"];
+
+/// The volume that a key belongs to; `None` for records of the whole pool.
+fn volume_of_key(key: &Key<'_>) -> Option<VolumeId> {
+    match *key {
+        Key::Pool(PoolRecordId::Volume(volume))
+        | Key::Counter(volume, _)
+        | Key::Inode(volume, _)
+        | Key::Orphan(volume, _)
+        | Key::Dentry(volume, ..)
+        | Key::Xattr(volume, ..)
+        | Key::Region(volume, ..) => Some(volume),
+        _ => None,
+    }
+}
 
 /// Keys between two measurements of the memory of the facts.
 const MEASURE_EVERY: u64 = 4096;
@@ -60,6 +79,18 @@ pub(super) struct NamesPass<'a> {
     too_much: bool,
     has_holes: bool,
     snapshots: SnapshotSum,
+    /// The volumes behind doors. Their records come before all keys of volumes.
+    volumes: DoorVolumes,
+    /// The doors that were found: the directory by its number, and the hash of the name.
+    doors: BTreeMap<VolumeId, Vec<(u64, u64)>>,
+    /// The places that the roots of volumes behind doors have by their own records.
+    roots: BTreeMap<VolumeId, (u64, u64)>,
+    /// The counters of the first volume, and the sums that were found in it.
+    first_sums: Option<([i64; 3], [i64; 3])>,
+    /// What the counters of the other volumes say, together.
+    sums_behind_doors: [i64; 3],
+    /// Volumes of which keys were found and that have no record.
+    unknown: BTreeSet<VolumeId>,
     /// Findings that hold only if the whole map was readable.
     doubtful: Findings,
 }
@@ -82,6 +113,12 @@ impl<'a> NamesPass<'a> {
             too_much: false,
             has_holes: false,
             snapshots: SnapshotSum::default(),
+            volumes: DoorVolumes::new(),
+            doors: BTreeMap::new(),
+            roots: BTreeMap::new(),
+            first_sums: None,
+            sums_behind_doors: [0; 3],
+            unknown: BTreeSet::new(),
             doubtful: Findings::default(),
         }
     }
@@ -91,7 +128,8 @@ impl<'a> NamesPass<'a> {
         self.keys += 1;
         self.context.totals.keys += u64::from(self.context.is_first);
         match Key::decode(key) {
-            Ok(key) => self.take_decoded(key, value),
+            Ok(key) if self.is_left_out(&key) => {}
+            Ok(key) => self.take_decoded(key, value, true),
             Err(e) => self.context.findings.error(FindingCode::Value, format_args!("key {}", show(key)), e),
         }
         if self.keys.is_multiple_of(MEASURE_EVERY) {
@@ -99,6 +137,54 @@ impl<'a> NamesPass<'a> {
         }
         // The first pass goes on without facts, because it also checks every value.
         self.context.is_first || !self.too_much
+    }
+
+    /// Takes the next key that a clone shows. Keys of one clone come in order, after those of `take`.
+    pub(super) fn take_shown(&mut self, key: &[u8], value: &[u8], is_own: bool) -> bool {
+        self.keys += 1;
+        // Keys that do not decode are findings of their own volume.
+        if let Ok(key) = Key::decode(key) {
+            self.take_decoded(key, value, is_own);
+        }
+        if self.keys.is_multiple_of(MEASURE_EVERY) {
+            self.measure();
+        }
+        self.context.is_first || !self.too_much
+    }
+
+    /// The volumes behind doors.
+    pub(super) fn volumes(&self) -> &DoorVolumes {
+        &self.volumes
+    }
+
+    /// The clones that are not removed, each with the seq at which it is shown.
+    pub(super) fn clones(&self) -> Vec<(VolumeId, Seq)> {
+        let clones = self.volumes.iter().filter(|(_, v)| v.removed_at.is_none() && v.origin.is_some());
+        clones.map(|(volume, _)| (*volume, Seq::MAX)).collect()
+    }
+
+    /// The origins of a volume are too deep, or in a circle.
+    pub(super) fn refuse_origins(&self, volume: VolumeId) {
+        let place = format_args!("volume {}", volume.0);
+        let message = "its origins are too deep, or in a circle";
+        self.context.findings.error(FindingCode::PoolRecords, place, message);
+    }
+
+    /// Whether a key is taken later, when its clone is shown, or is of a volume that is removed.
+    fn is_left_out(&mut self, key: &Key<'_>) -> bool {
+        let Some(volume) = volume_of_key(key).filter(|volume| *volume > VolumeId::FIRST) else {
+            return false;
+        };
+        match self.volumes.get(&volume) {
+            Some(record) => record.removed_at.is_some() || record.origin.is_some(),
+            None => {
+                if self.context.is_first && self.unknown.insert(volume) {
+                    let place = format_args!("volume {}", volume.0);
+                    self.doubtful.error(FindingCode::PoolRecords, place, "has keys and no record");
+                }
+                true
+            }
+        }
     }
 
     /// Takes a key with an unreadable value.
@@ -118,8 +204,9 @@ impl<'a> NamesPass<'a> {
         }
     }
 
-    fn take_decoded(&mut self, key: Key<'_>, value: &[u8]) {
+    fn take_decoded(&mut self, key: Key<'_>, value: &[u8], is_own: bool) {
         let volume_id = match key {
+            Key::Volume(volume) => return self.take_volume(volume, value),
             Key::Pool(PoolRecordId::Filesystem) => return self.take_filesystem_record(value),
             Key::Pool(PoolRecordId::Health) => return self.take_health_record(value),
             Key::Pool(PoolRecordId::Wishes) => return self.take_wishes_record(value),
@@ -151,11 +238,27 @@ impl<'a> NamesPass<'a> {
             },
             Key::Inode(_, ino) => volume.take_inode(ino, value, context),
             Key::Orphan(_, ino) => volume.take_orphan(ino, value, context),
-            Key::Dentry(_, dir, name) => volume.take_name(dir, name, value, context),
+            Key::Dentry(_, dir, name) => {
+                if let Some((to, place)) = volume.take_name(dir, name, value, context)
+                    && is_own
+                {
+                    self.doors.entry(to).or_default().push(place);
+                }
+            }
             Key::Xattr(_, ino, name) => volume.take_attribute(ino, name, value, context),
             Key::Region(_, ino, index) => volume.take_region(ino, index, value, context),
-            Key::Snapshot(..) | Key::SnapshotName(..) | Key::SnapshotRule(..) => {
+            Key::Snapshot(..) | Key::SnapshotName(..) | Key::SnapshotRule(..) | Key::Volume(_) => {
                 unreachable!("they are taken above")
+            }
+        }
+    }
+
+    fn take_volume(&mut self, volume: VolumeId, value: &[u8]) {
+        match DoorVolume::decode(value) {
+            Ok(record) => _ = self.volumes.insert(volume, record),
+            Err(e) => {
+                let place = format_args!("volume {}", volume.0);
+                self.context.findings.error(FindingCode::PoolRecords, place, e);
             }
         }
     }
@@ -212,6 +315,10 @@ impl<'a> NamesPass<'a> {
         }
         self.leave();
         let mut volume = VolumeCheck::new(id.0, self.window);
+        if let Some(record) = self.volumes.get(&id) {
+            volume.take_root(record.root);
+            volume.shows_origin = record.origin.is_some();
+        }
         if self.too_much {
             volume.give_up();
         }
@@ -221,18 +328,93 @@ impl<'a> NamesPass<'a> {
     fn leave(&mut self) {
         self.measure();
         if let Some(mut volume) = self.volume.take() {
-            if volume.gave_up {
-                volume.finish_sums(&self.context);
-            } else {
-                volume.finish(&self.context);
+            let id = VolumeId(volume.id);
+            if let Some(place) = volume.door_place() {
+                self.roots.insert(id, place);
+            }
+            if !volume.gave_up {
+                volume.finish();
+            }
+            if self.context.is_first {
+                self.compare_sums(&mut volume);
             }
             self.doubtful.append(volume.doubtful);
+        }
+    }
+
+    /// Compares the sums of a volume behind a door. Those of the first volume count all volumes, so they
+    /// wait.
+    fn compare_sums(&mut self, volume: &mut VolumeCheck) {
+        let (said, found) = volume.sums();
+        if volume.id == VolumeId::FIRST.0 {
+            self.first_sums = Some((said, found));
+            return;
+        }
+        for (sum, said) in self.sums_behind_doors.iter_mut().zip(said) {
+            *sum = sum.wrapping_add(said);
+        }
+        // A clone counts the whole origin, also orphans that it does not show.
+        let is_right =
+            |said: i64, found: i64| if volume.shows_origin { said >= found } else { said == found };
+        for (name, (said, found)) in SUM_NAMES.into_iter().zip(said.into_iter().zip(found)) {
+            if !is_right(said, found) {
+                let place = format_args!("volume {} sum of {name}", volume.id);
+                let message = format_args!("says {said}; the counted sum is {found}");
+                self.doubtful.error(FindingCode::Counter, place, message);
+            }
+        }
+    }
+
+    /// Compares the sums of the first volume with those of all volumes.
+    fn compare_first_sums(&mut self) {
+        let Some((said, found)) = self.first_sums else { return };
+        for ((name, said), (found, behind)) in
+            SUM_NAMES.into_iter().zip(said).zip(found.into_iter().zip(self.sums_behind_doors))
+        {
+            let found = found.wrapping_add(behind);
+            if said != found {
+                let place = format_args!("volume {} sum of {name}", VolumeId::FIRST.0);
+                let message = format_args!("says {said}; the counted sum is {found}");
+                self.doubtful.error(FindingCode::Counter, place, message);
+            }
+        }
+    }
+
+    /// Compares each volume with its door.
+    fn compare_doors(&mut self) {
+        for (volume, record) in &self.volumes {
+            let place = format_args!("volume {}", volume.0);
+            let doors = self.doors.get(volume).map_or(&[][..], Vec::as_slice);
+            if record.removed_at.is_some() {
+                continue;
+            }
+            if doors.len() != 1 && self.context.is_first {
+                let message = format_args!("has {} doors", doors.len());
+                self.doubtful.error(FindingCode::DirectoryPlace, place, message);
+            }
+            if let (Some(root), [door]) = (self.roots.get(volume), doors)
+                && root != door
+            {
+                let message = "its root has another place than its door";
+                self.doubtful.error(FindingCode::DirectoryPlace, place, message);
+            }
+        }
+        let is_live = |volume: &VolumeId| self.volumes.get(volume).is_some_and(|v| v.removed_at.is_none());
+        for volume in self.doors.keys().filter(|volume| self.context.is_first && !is_live(volume)) {
+            let place = format_args!("volume {}", volume.0);
+            self.doubtful.error(
+                FindingCode::NameWithoutInode,
+                place,
+                "has a door, and there is no such volume",
+            );
         }
     }
 
     /// Ends the pass. With `holes` part of the map could not be read, so an absent key may exist.
     pub(super) fn finish(mut self, holes: bool) -> PassOutcome {
         self.leave();
+        self.compare_first_sums();
+        self.compare_doors();
         if self.context.is_first && self.keys > 0 && !self.filesystem_record_seen {
             self.doubtful.error(FindingCode::PoolRecords, "pool", "has names and no filesystem record");
         }

@@ -11,7 +11,8 @@
 //!    findings.
 
 use warpfire_format::fs::{
-    Attrs, CounterId, Dentry, FileKind, Inode, InodeContent, REGION_BYTES, decode_region, decode_xattr, flag,
+    Attrs, CounterId, Dentry, FileKind, Inode, InodeContent, LOCAL_INO_MAX, REGION_BYTES, VolumeId,
+    decode_region, decode_xattr, flag, number_from, number_in, volume_of,
 };
 use warpfire_format::key_hash;
 
@@ -27,7 +28,10 @@ pub(super) struct VolumeCheck {
     window: InoRange,
     /// The facts outgrew the memory. Only checks without facts continue.
     pub(super) gave_up: bool,
+    /// Local inode number of the root.
     root: Option<u64>,
+    /// Whether it is a clone: then it also has what its origin has outside of the cloned directory.
+    pub(super) shows_origin: bool,
     counters: [Option<i64>; 3],
     inodes_found: u64,
     bytes_found: u64,
@@ -66,6 +70,7 @@ impl VolumeCheck {
             window,
             gave_up: false,
             root: None,
+            shows_origin: false,
             counters: [None; 3],
             inodes_found: 0,
             bytes_found: 0,
@@ -95,6 +100,7 @@ impl VolumeCheck {
         *self = VolumeCheck {
             gave_up: true,
             root: self.root,
+            shows_origin: self.shows_origin,
             counters: self.counters,
             inodes_found: self.inodes_found,
             bytes_found: self.bytes_found,
@@ -145,11 +151,21 @@ impl VolumeCheck {
         }
     }
 
-    pub(super) fn take_name(&mut self, dir: u64, name: &[u8], value: &[u8], context: &mut PassContext<'_>) {
+    /// Takes a name. Returns the volume that it is a door of, and its place.
+    pub(super) fn take_name(
+        &mut self,
+        dir: u64,
+        name: &[u8],
+        value: &[u8],
+        context: &mut PassContext<'_>,
+    ) -> Option<(VolumeId, (u64, u64))> {
         let place = || format!("name {dir}/{}", name.escape_ascii());
         let dentry = match Dentry::decode(value) {
             Ok(dentry) => dentry,
-            Err(e) => return context.findings.error(FindingCode::Value, place(), e),
+            Err(e) => {
+                context.findings.error(FindingCode::Value, place(), e);
+                return None;
+            }
         };
         context.totals.names += u64::from(context.is_first);
         // A name concerns two inodes, its directory and its own. Either may be outside the window.
@@ -165,11 +181,17 @@ impl VolumeCheck {
         }
         match dentry {
             Dentry::Embedded(inode) => self.add(&inode, InodeLocation::Name, &place(), context),
+            Dentry::Reference(_, stored) if stored > LOCAL_INO_MAX => {
+                let volume = VolumeId(self.id);
+                let to = volume_of(number_from(volume, stored));
+                return Some((to, (number_in(volume, dir), key_hash(name))));
+            }
             Dentry::Reference(kind, ino) if self.window.contains(ino) => {
                 self.refer(dir, name, kind, ino, context.findings);
             }
             Dentry::Reference(..) => {}
         }
+        None
     }
 
     fn refer(&mut self, dir: u64, name: &[u8], kind: FileKind, ino: u64, findings: &Findings) {
@@ -181,10 +203,11 @@ impl VolumeCheck {
         keyed.names = keyed.names.saturating_add(1);
         let misplaced = (keyed.parent, keyed.name_hash) != (dir, key_hash(name));
         let (says, parent) = (keyed.kind, keyed.parent);
+        let was_root = self.shows_origin && parent > LOCAL_INO_MAX;
         if says != kind as u8 {
             let message = format_args!("says {kind:?}; inode {ino} has type {says}");
             findings.error(FindingCode::NameKind, place(), message);
-        } else if kind == FileKind::Directory && misplaced {
+        } else if kind == FileKind::Directory && misplaced && !was_root {
             let message = format_args!("directory {ino} has another name, or another parent: {parent}");
             findings.error(FindingCode::DirectoryPlace, place(), message);
         }
@@ -260,6 +283,10 @@ impl VolumeCheck {
         if !self.window.contains(ino) {
             return;
         }
+        // A clone shows what orphans of its origin have, and not the orphans.
+        if !self.inodes.contains(ino) && self.shows_origin {
+            return;
+        }
         if !self.inodes.contains(ino) {
             self.doubtful.error(FindingCode::XattrWithoutInode, place(), "there is no such inode");
         } else if !self.with_attributes.contains(ino) {
@@ -300,6 +327,9 @@ impl VolumeCheck {
         // All inodes have been seen: their keys stand before those of regions.
         let found = self.files.binary_search_by_key(&ino, |f| f.ino).ok();
         let Some(file) = found.and_then(|at| self.files.get_mut(at)) else {
+            if self.shows_origin && !self.inodes.contains(ino) {
+                return;
+            }
             return self.doubtful.error(
                 FindingCode::RegionWithoutFile,
                 place(),
@@ -320,7 +350,7 @@ impl VolumeCheck {
     }
 
     /// Compares the facts after the last key of the volume.
-    pub(super) fn finish(&mut self, context: &PassContext<'_>) {
+    pub(super) fn finish(&mut self) {
         self.check_root();
         for keyed in &self.keyed_inodes {
             self.check_links(keyed);
@@ -347,27 +377,27 @@ impl VolumeCheck {
                 "cycles of directories are not checked: the directories do not fit the allowed memory";
             self.doubtful.note(FindingCode::NotChecked, format_args!("volume {}", self.id), message);
         }
-        self.finish_sums(context);
     }
 
-    /// Compares the counters, which need no facts.
-    pub(super) fn finish_sums(&mut self, context: &PassContext<'_>) {
-        if context.is_first {
-            let found = [self.inodes_found, self.bytes_found, self.reserved_found].map(u64::cast_signed);
-            for ((name, said), found) in
-                ["inodes", "bytes", "reserved bytes"].iter().zip(self.counters).zip(found)
-            {
-                let said = said.unwrap_or(0);
-                if said != found {
-                    let place = format_args!("volume {} sum of {name}", self.id);
-                    self.doubtful.error(
-                        FindingCode::Counter,
-                        place,
-                        format_args!("says {said}; the counted sum is {found}"),
-                    );
-                }
-            }
-        }
+    /// The counters, and the sums that were found. They need no facts.
+    pub(super) fn sums(&self) -> ([i64; 3], [i64; 3]) {
+        let found = [self.inodes_found, self.bytes_found, self.reserved_found].map(u64::cast_signed);
+        (self.counters.map(|said| said.unwrap_or(0)), found)
+    }
+
+    /// The directory and the hash of the name that the root says it has, if the volume has a door and the
+    /// root is in the window.
+    pub(super) fn door_place(&mut self) -> Option<(u64, u64)> {
+        let volume = VolumeId(self.id);
+        let root = self.keyed(self.root?)?;
+        let place = (root.parent, root.name_hash);
+        (volume != VolumeId::FIRST && place.0 != 0).then(|| (number_from(volume, place.0), place.1))
+    }
+
+    /// Whether a directory has no name in this volume: the root, and in a clone a former root of an origin.
+    fn is_top(&self, keyed: &KeyedInode) -> bool {
+        self.root == Some(keyed.ino)
+            || self.shows_origin && (keyed.parent == keyed.ino || keyed.parent > LOCAL_INO_MAX)
     }
 
     fn check_root(&mut self) {
@@ -376,10 +406,15 @@ impl VolumeCheck {
             return self.doubtful.error(FindingCode::PoolRecords, place, "has no record");
         };
         if self.window.contains(root) {
-            let is_root = |h: &&mut KeyedInode| h.kind == FileKind::Directory as u8 && h.parent == root;
+            let has_door = self.id != VolumeId::FIRST.0;
+            let is_root = |h: &&mut KeyedInode| {
+                let has_place = if has_door { h.parent > LOCAL_INO_MAX } else { h.parent == root };
+                h.kind == FileKind::Directory as u8 && has_place
+            };
             if self.keyed(root).filter(is_root).is_none() {
-                let message =
-                    format_args!("its root, inode {root}, is not a directory that is its own parent");
+                let parent =
+                    if has_door { "with a parent in another volume" } else { "that is its own parent" };
+                let message = format_args!("its root, inode {root}, is not a directory {parent}");
                 self.doubtful.error(FindingCode::PoolRecords, place, message);
             }
         }
@@ -394,8 +429,10 @@ impl VolumeCheck {
             }
             return;
         }
-        let names = u32::from(self.root != Some(keyed.ino));
-        if keyed.names != names {
+        let is_top = self.is_top(keyed);
+        // A clone shows the name that its root had in the origin.
+        let is_named = keyed.names == u32::from(!is_top) || is_top && self.shows_origin && keyed.names <= 1;
+        if !is_named {
             let message = format_args!("is a directory with {} names", keyed.names);
             self.doubtful.error(FindingCode::DirectoryPlace, &place, message);
         }
@@ -441,7 +478,7 @@ impl VolumeCheck {
                 }
                 *state = PathState::OnPath;
                 path.push(at);
-                if self.root == Some(keyed.ino) {
+                if self.is_top(keyed) {
                     break PathState::Reaches;
                 }
                 match self.keyed_inodes.binary_search_by_key(&keyed.parent, |h| h.ino) {

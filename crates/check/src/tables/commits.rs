@@ -92,6 +92,13 @@ impl<'a> CommitVersions<'a> {
         CommitVersions { changes, at: 0 }
     }
 
+    /// As `new` without findings, from a key on.
+    pub(crate) fn starting_at(records: &'a [Vec<u8>], flushed: Seq, from: &[u8]) -> Self {
+        let mut commits = CommitVersions::new(records, flushed, &Findings::default());
+        commits.at = commits.changes.partition_point(|change| change.key < from);
+        commits
+    }
+
     /// All changes.
     pub(crate) fn all(&self) -> &[KeyVersion<'a>] {
         &self.changes

@@ -27,6 +27,18 @@ pub(crate) enum Value<'a> {
     Unreadable,
 }
 
+/// What the versions of a key say, without those of an origin.
+pub(crate) enum KeyPart {
+    /// It has this value.
+    Value(Vec<u8>),
+    /// It has none.
+    Deleted,
+    /// This operand folds onto the value of the origin.
+    Operand(Vec<u8>),
+    /// It cannot be computed. The reason is reported already.
+    Unreadable,
+}
+
 enum VersionSource<'a> {
     Log(CommitVersions<'a>),
     Run(Box<RunReader<'a>>),
@@ -172,6 +184,38 @@ impl<'a> Merge<'a> {
 }
 
 impl Merge<'_> {
+    /// The next key, and what its versions up to a seq say; `None` if there are no such versions.
+    pub(crate) fn next_part(
+        &mut self,
+        upto: Seq,
+        reader: &mut SliceReader<'_>,
+        findings: &Findings,
+    ) -> Option<(Vec<u8>, Option<KeyPart>)> {
+        let first = self.order.first().copied()?;
+        let key = self.sources.get(first).and_then(VersionSource::key).unwrap_or(&[]).to_vec();
+        let same = self.order.iter().take_while(|n| self.key_of(**n) == Some(&key)).count();
+        let newest_first = self.order.iter().take(same).filter_map(|n| Some((*n, self.sources.get(*n)?)));
+        let (part, base) = part(&key, newest_first, upto, findings);
+        // As in `for_each`.
+        let hides =
+            |(_, source): &(usize, &VersionSource<'_>)| source.lost().iter().any(|l| l.may_hold(&key));
+        let hidden_by = self.sources.iter().enumerate().find(hides).map(|(number, _)| number);
+        let part = match hidden_by {
+            Some(hider) if hider <= base => Some(KeyPart::Unreadable),
+            _ => part,
+        };
+        let done: Vec<usize> = self.order.drain(..same).collect();
+        for number in done {
+            match self.sources.get_mut(number) {
+                Some(VersionSource::Log(commits)) => commits.advance(),
+                Some(VersionSource::Run(run)) => run.advance(reader, findings),
+                None => {}
+            }
+            self.insert(number);
+        }
+        Some((key, part))
+    }
+
     /// Calls `each` with every older version that one of these snapshots shows; the seqs rise. The newest
     /// version of a key is left out, unless it is an operand.
     pub(crate) fn for_each_held(
@@ -208,6 +252,48 @@ impl Merge<'_> {
             }
         }
     }
+}
+
+/// What the versions of one key up to a seq say, and the source of the oldest that this depends on.
+fn part<'s, 'a: 's>(
+    key: &[u8],
+    sources: impl Iterator<Item = (usize, &'s VersionSource<'a>)>,
+    upto: Seq,
+    findings: &Findings,
+) -> (Option<KeyPart>, usize) {
+    let mut operands: Vec<&[u8]> = Vec::new();
+    let mut base = None;
+    let versions =
+        sources.flat_map(|(number, source)| source.versions().map(move |version| (number, version)));
+    for (number, version) in versions.filter(|(_, version)| version.seq <= upto) {
+        match version.kind {
+            VersionKind::Put => base = Some((FoldBase::Value(version.value), number)),
+            VersionKind::Delete => base = Some((FoldBase::Absent, number)),
+            VersionKind::Merge => operands.push(version.value),
+        }
+        if base.is_some() {
+            break;
+        }
+    }
+    let (base, number) = base.unwrap_or((FoldBase::Unknown, usize::MAX));
+    operands.reverse();
+    let mut out = Vec::new();
+    let part = match (base, operands.as_slice()) {
+        (FoldBase::Value(value), []) => Some(KeyPart::Value(value.to_vec())),
+        (FoldBase::Absent, []) => Some(KeyPart::Deleted),
+        (FoldBase::Unknown, []) => None,
+        (FoldBase::Unknown, [only]) => Some(KeyPart::Operand(only.to_vec())),
+        (base, operands) => match fold(key, base, operands, &mut out) {
+            Ok(FoldOutcome::Value) => Some(KeyPart::Value(out)),
+            Ok(FoldOutcome::Deleted) => Some(KeyPart::Deleted),
+            Ok(FoldOutcome::Operand) => Some(KeyPart::Operand(out)),
+            Err(e) => {
+                findings.error(FindingCode::Value, show(key), e);
+                Some(KeyPart::Unreadable)
+            }
+        },
+    };
+    (part, number)
 }
 
 /// The value of one key.

@@ -8,3 +8,4 @@ mod format_dump;
 mod rig;
 mod sense;
 mod snapshots;
+mod volumes;

@@ -74,9 +74,14 @@ fn bytes(draw: &mut RigRandom, len: u64) -> Vec<u8> {
 
 /// Makes `steps` random calls. A call may fail, for example on a name that exists.
 pub fn live(fs: &TestFs, seed: u64, steps: u64) {
+    live_below(fs, fs.root(), seed, steps);
+}
+
+/// As `live`, in a directory.
+pub fn live_below(fs: &TestFs, top: NodeRef, seed: u64, steps: u64) {
     let mut draw = RigRandom(seed << 32);
     let root = Caller::ROOT;
-    let mut dirs: Vec<NodeRef> = vec![fs.root()];
+    let mut dirs: Vec<NodeRef> = vec![top];
     let mut files: Vec<NodeRef> = Vec::new();
     for step in 0..steps {
         let dir = Arc::clone(&dirs[draw.below(dirs.len() as u64) as usize]);

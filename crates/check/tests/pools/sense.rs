@@ -76,7 +76,7 @@ fn forged(forge: impl FnOnce(&mut Forger)) -> CheckReport {
     let fs = make(&world, shape);
     let mut forger = Forger(Batch::new());
     let mut filesystem_record = Vec::new();
-    FilesystemRecord { next_ino: 100 }.encode(&mut filesystem_record);
+    FilesystemRecord::of_one_volume(100).encode(&mut filesystem_record);
     forger.0.put(&Key::Pool(PoolRecordId::Filesystem).encode(), &filesystem_record);
     forge(&mut forger);
     let seq = fs.engine().commit(&forger.0, None, Admit::User).expect("a forged batch is a batch");

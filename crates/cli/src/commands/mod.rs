@@ -44,6 +44,7 @@ pub mod tx;
 pub mod umount;
 pub mod upkeep;
 pub mod version;
+pub mod volume;
 
 mod confirmation;
 mod damage;
@@ -83,6 +84,8 @@ pub fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Recover(args) => recover::run(&args),
         Command::Label(args) => label::run(&args),
         Command::Snapshot(args) => snapshot::run(&args),
+        Command::Clone(args) => volume::run_clone(&args),
+        Command::Volume(args) => volume::run(&args),
         Command::Send(args) => send::run(&args),
         Command::Receive(args) => receive::run(&args),
         Command::Trim(args) => trim::run(&args),

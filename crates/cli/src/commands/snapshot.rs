@@ -371,7 +371,7 @@ fn hold(args: &HoldArgs, releases: bool) -> Result<(), Failure> {
 }
 
 /// Has the kernel write back the pages of mapped files, which the server does not have yet.
-fn write_back(pool: &PoolName) -> Result<(), Failure> {
+pub fn write_back(pool: &PoolName) -> Result<(), Failure> {
     let Some(mountpoint) = pool.mountpoint_around() else { return Ok(()) };
     let failed = |error: std::io::Error| Failure::local(&mountpoint, &error);
     let directory = File::open(&mountpoint).map_err(failed)?;

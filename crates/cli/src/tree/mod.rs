@@ -77,7 +77,7 @@ impl Tree {
             Tree::Open(files) => Ok(match placed(files, path)? {
                 Placed::Now => files.metadata(path)?.into(),
                 Placed::Snapshots(dir) => dir.metadata(".")?.into(),
-                Placed::Then(files, path) => files.metadata(path)?.into(),
+                Placed::Then { snapshot, path, .. } => snapshot.metadata(path)?.into(),
             }),
             Tree::Mounted(files) => files.metadata(path).map_err(|errno| files.error(errno)),
         }
@@ -88,7 +88,7 @@ impl Tree {
             Tree::Open(files) => Ok(match placed(files, path)? {
                 Placed::Now => files.symlink_metadata(path)?.into(),
                 Placed::Snapshots(dir) => dir.metadata(".")?.into(),
-                Placed::Then(files, path) => files.symlink_metadata(path)?.into(),
+                Placed::Then { snapshot, path, .. } => snapshot.symlink_metadata(path)?.into(),
             }),
             Tree::Mounted(files) => files.symlink_metadata(path).map_err(|errno| files.error(errno)),
         }
@@ -98,7 +98,7 @@ impl Tree {
         match self {
             Tree::Open(files) => Ok(match placed(files, path)? {
                 Placed::Now | Placed::Snapshots(_) => files.read_link(path)?,
-                Placed::Then(files, path) => files.read_link(path)?,
+                Placed::Then { snapshot, path, .. } => snapshot.read_link(path)?,
             }),
             Tree::Mounted(files) => files.read_link(path).map_err(|errno| files.error(errno)),
         }
@@ -113,7 +113,7 @@ impl Tree {
                     names.sort();
                     TreeListing::Snapshots(dir, names.into_iter())
                 }
-                Placed::Then(files, path) => TreeListing::Snapshot(files.read_dir(path)?),
+                Placed::Then { snapshot, path, .. } => TreeListing::Snapshot(snapshot.read_dir(path)?),
             }),
             Tree::Mounted(files) => {
                 let listing = files.read_dir(path).map_err(|errno| files.error(errno))?;
@@ -190,7 +190,7 @@ impl Tree {
         match self {
             Tree::Open(files) => Ok(match placed(files, path)? {
                 Placed::Now | Placed::Snapshots(_) => TreeFile::Open(files.open(path)?),
-                Placed::Then(files, path) => TreeFile::Snapshot(files.open(path)?),
+                Placed::Then { snapshot, path, .. } => TreeFile::Snapshot(snapshot.open(path)?),
             }),
             Tree::Mounted(files) => {
                 Ok(TreeFile::Mounted(files.open_file(path).map_err(|errno| files.error(errno))?))

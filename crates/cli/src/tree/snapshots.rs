@@ -3,7 +3,7 @@
 //! at that moment. A file that somebody has made with the name `.snapshots` comes first. A mount shows the
 //! same paths, so the command line has one form for both.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 
 use warpfire::{Dir, ErrorKind, Snapshot, Storage, Warpfire, gmt_second};
@@ -20,8 +20,14 @@ pub enum Placed {
     Now,
     /// The snapshots of a directory.
     Snapshots(Dir),
-    /// A file in a snapshot, by its path there.
-    Then(Snapshot, PathBuf),
+    /// A file in a snapshot.
+    Then {
+        snapshot: Snapshot,
+        /// The name of the snapshot.
+        name: OsString,
+        /// The path of the file there.
+        path: PathBuf,
+    },
 }
 
 /// A path through a directory `.snapshots`.
@@ -77,15 +83,16 @@ pub fn placed(pool: &Warpfire, path: &Path) -> TreeResult<Placed> {
     let Some((dir, split)) = find(pool, path)? else { return Ok(Placed::Now) };
     let Some(name) = split.name else { return Ok(Placed::Snapshots(dir)) };
     let text = name.to_str().unwrap_or_default();
-    let snapshot = if let Some(second) = gmt_second(text.as_bytes()) {
-        pool.open_snapshot(pool.snapshot_in_second(second)?.name)?
+    let name = if let Some(second) = gmt_second(text.as_bytes()) {
+        pool.snapshot_in_second(second)?.name
     } else if let Some(moment) = moment_of_name(text) {
-        pool.open_snapshot(pool.snapshot_at(moment)?.name)?
+        pool.snapshot_at(moment)?.name
     } else {
-        pool.open_snapshot(name)?
+        name.to_owned()
     };
+    let snapshot = pool.open_snapshot(&name)?;
     let path = dir.path_in(&snapshot)?.join(split.rest);
-    Ok(Placed::Then(snapshot, path))
+    Ok(Placed::Then { snapshot, name, path })
 }
 
 /// Refuses a change at a path that leads to snapshots.

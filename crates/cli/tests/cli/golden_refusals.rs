@@ -263,7 +263,11 @@ const ROWS: &[(&str, i32, &str)] = &[
          --yes",
     ),
     ("rm -r pool", 2, "'pool' is not the name of a file in a pool; write 'pool:/path'"),
-    ("mv pool:/ pool:/x", 1, "/: busy; the root, '.' and '..' keep their names"),
+    (
+        "mv pool:/ pool:/x",
+        1,
+        "/: busy; the root, '.' and '..' keep their names, and 'warpfire volume delete' deletes a volume",
+    ),
     ("mv pool:/absent pool:/x", 1, "/absent: no such file or directory"),
     ("mv pool:/file pool:/file", 1, "/file and /file are the same file"),
     (

@@ -41,3 +41,4 @@ mod trim;
 mod tune;
 mod upkeep_mounted;
 mod verbs;
+mod volumes;

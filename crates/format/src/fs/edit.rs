@@ -18,7 +18,8 @@
 
 use super::extent::{ExtentMap, ExtentReader, SMALL_FILE_BYTES_MAX};
 use super::inode::{Attrs, InodeTime, flag};
-use super::{BAD_FLAGS, BAD_INO, BAD_LINKS, BAD_MODE, BAD_TAG, FIELDS, key};
+use super::number;
+use super::{BAD_FLAGS, BAD_LINKS, BAD_MODE, BAD_TAG, FIELDS, key};
 use crate::{Corrupt, Reader, varint};
 
 const TAG: u8 = 3;
@@ -67,7 +68,7 @@ pub struct InodeEdit<'a> {
     pub links_add: i64,
     /// New flags.
     pub flags: Option<u32>,
-    /// New parent of a directory and its name there.
+    /// New parent of a directory, by its number as stored, and its name there.
     pub parent: Option<(u64, &'a [u8])>,
     /// Extents that replace what they cover of a small file.
     pub extents: ExtentMap<'a>,
@@ -245,7 +246,7 @@ impl<'a> InodeEdit<'a> {
             edit.flags = Some(Some(reader.varint32()?).filter(|f| f & !flag::ALL == 0).ok_or(BAD_FLAGS)?);
         }
         if has(bit::PARENT) {
-            let parent = Some(reader.varint()?).filter(|p| *p != 0).ok_or(BAD_INO)?;
+            let parent = number::stored(reader.varint()?)?;
             let len = usize::from(reader.u8()?);
             edit.parent = Some((parent, key::dentry_name(reader.bytes(len)?)?));
         }

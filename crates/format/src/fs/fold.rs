@@ -47,9 +47,12 @@ pub fn fold(
         Key::Counter(..) => counter(base, operands, out),
         Key::Inode(..) | Key::Orphan(..) | Key::Dentry(..) => inode(base, operands, out),
         Key::Region(..) => region(base, operands, out),
-        Key::Pool(_) | Key::Xattr(..) | Key::Snapshot(..) | Key::SnapshotName(..) | Key::SnapshotRule(..) => {
-            Err(NO_OPERANDS)
-        }
+        Key::Pool(_)
+        | Key::Xattr(..)
+        | Key::Snapshot(..)
+        | Key::SnapshotName(..)
+        | Key::SnapshotRule(..)
+        | Key::Volume(_) => Err(NO_OPERANDS),
     }
 }
 

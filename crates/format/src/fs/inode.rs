@@ -26,7 +26,10 @@
 //! ```
 
 use super::extent::{ExtentReader, SMALL_FILE_BYTES_MAX};
-use super::{BAD_CONTENT, BAD_FLAGS, BAD_INO, BAD_LINKS, BAD_MODE, BAD_NANOS, BAD_TAG, FIELDS, key};
+use super::number::{self, number_from, number_in};
+use super::{
+    BAD_CONTENT, BAD_FLAGS, BAD_INO, BAD_LINKS, BAD_MODE, BAD_NANOS, BAD_TAG, FIELDS, VolumeId, key,
+};
 use crate::{Corrupt, Reader, varint};
 
 const TAG_REFERENCE: u8 = 1;
@@ -177,14 +180,15 @@ pub enum InodeContent<'a> {
     Regions,
     /// A symbolic link's target.
     Symlink(&'a [u8]),
-    /// A directory's parent, by inode number, and its name there. The root is its own parent and has no name.
+    /// A directory's parent, by inode number as stored, and its name there. The root of the first volume is
+    /// its own parent and has no name. The root of another volume has its parent in the volume of its door.
     Directory(u64, &'a [u8]),
 }
 
 /// An inode.
 #[derive(Clone, Copy, Debug)]
 pub struct Inode<'a> {
-    /// Inode number, never reused.
+    /// Inode number, never reused: local if it comes from a record, until `in_volume`.
     pub ino: u64,
     /// Attributes of the file.
     pub attrs: Attrs,
@@ -195,18 +199,28 @@ pub struct Inode<'a> {
 /// The value of a name in a directory.
 #[derive(Clone, Copy, Debug)]
 pub enum Dentry<'a> {
-    /// A reference to an inode with a key of its own: file type, inode number.
+    /// A reference to an inode with a key of its own: file type, inode number. It is stored, until
+    /// `in_volume`. A reference to a directory in another volume is a door.
     Reference(FileKind, u64),
     /// The inode itself.
     Embedded(Inode<'a>),
 }
 
 impl<'a> Dentry<'a> {
-    /// Writes a reference to an inode.
-    pub fn encode_reference(out: &mut Vec<u8>, kind: FileKind, ino: u64) {
+    /// Writes a reference to an inode, by its number as the directory stores it.
+    pub fn encode_reference(out: &mut Vec<u8>, kind: FileKind, stored: u64) {
         out.push(TAG_REFERENCE);
         out.push(kind as u8);
-        varint::put(out, ino);
+        varint::put(out, stored);
+    }
+
+    /// The same with the number in place of the stored or local one. `volume` has the record.
+    #[must_use]
+    pub fn in_volume(self, volume: VolumeId) -> Dentry<'a> {
+        match self {
+            Dentry::Reference(kind, stored) => Dentry::Reference(kind, number_from(volume, stored)),
+            Dentry::Embedded(inode) => Dentry::Embedded(inode.in_volume(volume)),
+        }
     }
 
     /// Decodes the value of a name.
@@ -228,7 +242,9 @@ impl<'a> Dentry<'a> {
         let kind = FileKind::new(reader.u8()?).ok_or(BAD_MODE)?;
         let ino = reader.varint()?;
         reader.end()?;
-        if ino == 0 { Err(BAD_INO) } else { Ok(Dentry::Reference(kind, ino)) }
+        // Only a directory can be in another volume.
+        let ino = if kind == FileKind::Directory { number::stored(ino)? } else { number::local(ino)? };
+        Ok(Dentry::Reference(kind, ino))
     }
 
     /// The inode number.
@@ -251,6 +267,13 @@ impl<'a> Dentry<'a> {
 }
 
 impl<'a> Inode<'a> {
+    /// The same with the inode number in place of the local one. `volume` has the record. A directory's
+    /// parent stays as it is stored.
+    #[must_use]
+    pub fn in_volume(self, volume: VolumeId) -> Inode<'a> {
+        Inode { ino: number_in(volume, self.ino), ..self }
+    }
+
     /// Appends the inode with its content.
     pub fn encode(&self, out: &mut Vec<u8>) {
         self.encode_head(out);
@@ -276,7 +299,7 @@ impl<'a> Inode<'a> {
             "an inode is encoded whole"
         );
         out.push(TAG_INODE);
-        varint::put(out, self.ino);
+        varint::put(out, number::local_of(self.ino));
         out.extend_from_slice(&((a.kind as u16) << 12 | a.permissions).to_le_bytes());
         // Which optional fields there are is known only when they are written, so their bits are filled in
         // last.
@@ -333,10 +356,7 @@ impl<'a> Inode<'a> {
         if reader.u8()? != TAG_INODE {
             return Err(BAD_TAG);
         }
-        let ino = reader.varint()?;
-        if ino == 0 {
-            return Err(BAD_INO);
-        }
+        let ino = number::local(reader.varint()?)?;
         let mode = reader.u16()?;
         let kind = FileKind::new((mode >> 12) as u8).ok_or(BAD_MODE)?;
         let presence = reader.u8()?;
@@ -394,7 +414,7 @@ impl<'a> Inode<'a> {
                 let parent = reader.varint()?;
                 let name = reader.take_rest();
                 match (parent, name) {
-                    (0, _) => return Err(BAD_INO),
+                    (p, _) if number::stored(p).is_err() => return Err(BAD_INO),
                     (p, []) if p == ino => {}
                     (_, name) => _ = key::dentry_name(name)?,
                 }
@@ -492,7 +512,7 @@ mod tests {
     proptest! {
         #[test]
         fn inodes_come_back(
-            ino in 1u64.., perm in 0u16..4096, owner: (u32, u32), links: u32, size in 0u64..=65536, allocated: u64,
+            ino in 1..=number::LOCAL_INO_MAX, perm in 0u16..4096, owner: (u32, u32), links: u32, size in 0u64..=65536, allocated: u64,
             reserved: u64,
             times in (stamps(), stamps(), stamps(), stamps()), flags in 0..=flag::ALL, rdev: u64, pick in 0..5,
         ) {

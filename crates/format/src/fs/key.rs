@@ -13,7 +13,7 @@ use crate::Corrupt;
 use smallvec::SmallVec;
 use warpfire_units::Seq;
 
-use super::{BAD_INO, BAD_KEY, BAD_NAME};
+use super::{BAD_INO, BAD_KEY, BAD_NAME, VOLUME_MAX, number};
 
 /// Longest name of a directory entry, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -39,7 +39,7 @@ impl VolumeId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum KeyKind {
-    /// A pool record: the filesystem record or the record of a volume.
+    /// A pool record: the filesystem record or the record of the first volume.
     Pool = 1,
     /// A sum over a volume.
     Counter = 2,
@@ -59,6 +59,8 @@ pub enum KeyKind {
     SnapshotName = 9,
     /// A rule by which snapshots of a volume are made and deleted.
     SnapshotRule = 10,
+    /// A volume with a door.
+    Volume = 11,
 }
 
 /// Which pool record.
@@ -70,7 +72,7 @@ pub enum PoolRecordId {
     Health,
     /// The wishes record.
     Wishes,
-    /// The record of a volume.
+    /// The record of the first volume.
     Volume(VolumeId),
 }
 
@@ -109,6 +111,8 @@ pub enum Key<'a> {
     SnapshotName(VolumeId, &'a [u8]),
     /// A rule for snapshots of a volume, by its name.
     SnapshotRule(VolumeId, &'a [u8]),
+    /// A volume with a door.
+    Volume(VolumeId),
 }
 
 /// An encoded key. Keys of names up to 51 bytes need no allocation.
@@ -178,6 +182,12 @@ pub fn snapshot_range() -> (KeyBuf, KeyBuf) {
     (with_rest(VolumeId::POOL, KeyKind::Snapshot, 0, &[]), past(VolumeId::POOL, KeyKind::Snapshot, u64::MAX))
 }
 
+/// The range of keys of all volumes with a door, by rising number: first key, first key past them.
+#[must_use]
+pub fn volume_range() -> (KeyBuf, KeyBuf) {
+    (with_rest(VolumeId::POOL, KeyKind::Volume, 0, &[]), past(VolumeId::POOL, KeyKind::Volume, u64::MAX))
+}
+
 /// The range of keys of all rules for snapshots of a volume, by name: first key, first key past them.
 #[must_use]
 pub fn snapshot_rule_range(volume: VolumeId) -> (KeyBuf, KeyBuf) {
@@ -210,6 +220,7 @@ impl<'a> Key<'a> {
             Key::Snapshot(seq, v) => with_rest(VolumeId::POOL, KeyKind::Snapshot, seq.0, &v.0.to_be_bytes()),
             Key::SnapshotName(v, name) => with_rest(v, KeyKind::SnapshotName, 1, name),
             Key::SnapshotRule(v, name) => with_rest(v, KeyKind::SnapshotRule, 1, name),
+            Key::Volume(v) => with_rest(VolumeId::POOL, KeyKind::Volume, v.0.into(), &[]),
         }
     }
 
@@ -227,9 +238,13 @@ impl<'a> Key<'a> {
             return Err(BAD_INO);
         }
         // Volume 0 has the records of the whole pool. Every other record belongs to a volume.
-        let of_pool = kind == KeyKind::Pool as u8 || kind == KeyKind::Snapshot as u8;
-        if volume == VolumeId::POOL && !of_pool {
+        let of_pool = [KeyKind::Pool, KeyKind::Snapshot, KeyKind::Volume].iter().any(|k| *k as u8 == kind);
+        if volume == VolumeId::POOL && !of_pool || volume > VOLUME_MAX {
             return Err(BAD_KEY);
+        }
+        let of_inode = [KeyKind::Inode, KeyKind::Orphan, KeyKind::Dentry, KeyKind::Xattr, KeyKind::Region];
+        if of_inode.iter().any(|k| *k as u8 == kind) {
+            number::local(id)?;
         }
         let key = match kind {
             k if k == KeyKind::Pool as u8 && id == 1 => match volume {
@@ -267,6 +282,14 @@ impl<'a> Key<'a> {
                 let of = <[u8; 4]>::try_from(rest).map_err(|_| BAD_KEY)?;
                 let of = VolumeId(u32::from_be_bytes(of));
                 return if of == VolumeId::POOL { Err(BAD_KEY) } else { Ok(Key::Snapshot(Seq(id), of)) };
+            }
+            k if k == KeyKind::Volume as u8 && volume == VolumeId::POOL => {
+                let of = u32::try_from(id).map(VolumeId).map_err(|_| BAD_KEY)?;
+                // The first volume has no door.
+                if of <= VolumeId::FIRST || of > VOLUME_MAX {
+                    return Err(BAD_KEY);
+                }
+                Key::Volume(of)
             }
             k if k == KeyKind::SnapshotName as u8 && id == 1 => {
                 return dentry_name(rest).map(|name| Key::SnapshotName(volume, name));
@@ -317,6 +340,8 @@ mod tests {
         assert_eq!(&key[..], &[0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 3, 5, 0, 0, 0, 1]);
         let key = Key::SnapshotName(VolumeId::FIRST, b"a").encode();
         assert_eq!(&key[..], &[0, 0, 0, 1, 9, 0, 0, 0, 0, 0, 0, 0, 1, b'a']);
+        let key = Key::Volume(VolumeId(0x0203)).encode();
+        assert_eq!(&key[..], &[0, 0, 0, 0, 11, 0, 0, 0, 0, 0, 0, 2, 3]);
         assert_eq!(
             &Key::Pool(PoolRecordId::Filesystem).encode()[..],
             &[0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]
@@ -335,7 +360,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_decode_or_fail_and_what_decodes_encodes_back(bytes: Vec<u8>, kind in 0u8..11, id in 0u64..4, volume in 0u8..2) {
+        fn any_bytes_decode_or_fail_and_what_decodes_encodes_back(bytes: Vec<u8>, kind in 0u8..12, id in 0u64..4, volume in 0u8..2) {
             let mut likely = vec![0, 0, 0, volume, kind];
             likely.extend_from_slice(&id.to_be_bytes());
             likely.extend_from_slice(&bytes);

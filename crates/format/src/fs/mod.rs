@@ -13,10 +13,12 @@ mod fold;
 mod health;
 mod inode;
 mod key;
+mod number;
 mod pool_records;
 mod snapshot;
 mod snapshot_rule;
 mod visit;
+mod volume;
 mod wishes;
 mod xattr;
 
@@ -33,12 +35,16 @@ pub use inode::{Attrs, Dentry, FileKind, Inode, InodeContent, InodeTime, flag};
 pub use key::{
     CounterId, Key, KeyBuf, KeyKind, NAME_BYTES_MAX, PoolRecordId, VolumeId, XATTR_NAME_BYTES_MAX,
     dentry_key, dentry_name as file_name, dentry_range, inode_key, region_key, region_range, snapshot_range,
-    snapshot_rule_range, xattr_key, xattr_name, xattr_range,
+    snapshot_rule_range, volume_range, xattr_key, xattr_name, xattr_range,
+};
+pub use number::{
+    INO_MAX, LOCAL_INO_MAX, VOLUME_MAX, local_of, number_from, number_in, stored_in, volume_of,
 };
 pub use pool_records::{FORMAT_VERSION, FilesystemRecord, VolumeRecord};
 pub use snapshot::{SNAPSHOT_HOLDS_MAX, SnapshotName, SnapshotRecord};
 pub use snapshot_rule::{RULE_PERIODS, SnapshotRuleRecord};
 pub use visit::{INLINE_FOREVER_BYTES_MAX, MovedSlices, PackBytes, extents, pointers, relocate};
+pub use volume::{DoorVolume, VolumeOrigin};
 pub use wishes::{DAY_MINUTES, ScrubRound, ScrubSchedule, WishesRecord};
 pub use xattr::{XATTR_BYTES_MAX, decode_xattr, encode_xattr};
 
@@ -48,7 +54,7 @@ const BAD_KEY: Corrupt = Corrupt::new(400, "key is malformed");
 const TRUNCATED: Corrupt = Corrupt::new(401, "value ends early");
 const BAD_VARINT: Corrupt = Corrupt::new(402, "variable-length integer is too long or not minimal");
 const BAD_TAG: Corrupt = Corrupt::new(403, "tag names no record of this kind of key");
-const BAD_INO: Corrupt = Corrupt::new(404, "inode number is zero");
+const BAD_INO: Corrupt = Corrupt::new(404, "inode number is zero or too large");
 const BAD_MODE: Corrupt = Corrupt::new(405, "mode has no file type");
 const BAD_NANOS: Corrupt = Corrupt::new(406, "nanoseconds are not below a second");
 const BAD_FLAGS: Corrupt = Corrupt::new(407, "a bit without a meaning is set");

@@ -3,22 +3,37 @@
 //! ```text
 //! filesystem record                        volume record
 //!  0   1  tag, 1                            0   1  tag, 2
-//!  1   2  version of the records, 1         1   *  inode number of the root directory (varint)
-//!  3   *  first inode number that is        *   *  name, 1 to 255 bytes, to the end
-//!         not reserved (varint)
+//!  1   2  version of the records:           1   *  inode number of the root directory (varint)
+//!         1, or 2 once there was a          *   *  name, 1 to 255 bytes, to the end
+//!         volume with a door
+//!  3   *  first local inode number that
+//!         is not reserved (varint)
+//!  *   *  version 2: first number that no
+//!         volume has had (varint)
 //! ```
+//!
+//! Code that knows version 1 only must not open a pool with volumes that read on in others.
 
-use super::{BAD_INO, BAD_TAG, BAD_VERSION, FIELDS, key};
+use super::{BAD_CONTENT, BAD_INO, BAD_TAG, BAD_VERSION, FIELDS, VOLUME_MAX, VolumeId, key};
 use crate::{Corrupt, Reader, varint};
 
-/// The version of the filesystem's records that this code writes.
-pub const FORMAT_VERSION: u16 = 1;
+/// The newest version of the filesystem's records that this code writes.
+pub const FORMAT_VERSION: u16 = 2;
+
+/// The version of the records of a pool that never had a volume with a door.
+const ONE_VOLUME_VERSION: u16 = 1;
+
+/// The number of the first volume with a door.
+const FIRST_WITH_DOOR: VolumeId = VolumeId(2);
 
 /// The filesystem record: the state of the whole pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FilesystemRecord {
-    /// First inode number that is not reserved. Numbers below it may be in use; no number is used twice.
+    /// First local inode number that is not reserved. Numbers below it may be in use; no number is used
+    /// twice.
     pub next_ino: u64,
+    /// First number that no volume has had. After the first volume comes number 2.
+    pub next_volume: VolumeId,
 }
 
 /// The record of a volume.
@@ -31,29 +46,49 @@ pub struct VolumeRecord<'a> {
 }
 
 impl FilesystemRecord {
+    /// The record of a pool without volumes that have doors.
+    #[must_use]
+    pub fn of_one_volume(next_ino: u64) -> FilesystemRecord {
+        FilesystemRecord { next_ino, next_volume: FIRST_WITH_DOOR }
+    }
+
     /// Appends the record.
     pub fn encode(&self, out: &mut Vec<u8>) {
         debug_assert!(self.next_ino > 0, "inode numbers count from 1");
+        debug_assert!(self.next_volume > VolumeId::FIRST, "there is a first volume");
+        let has_doors = self.next_volume != FIRST_WITH_DOOR;
+        let version = if has_doors { FORMAT_VERSION } else { ONE_VOLUME_VERSION };
         out.push(1);
-        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out.extend_from_slice(&version.to_le_bytes());
         varint::put(out, self.next_ino);
+        if has_doors {
+            varint::put(out, self.next_volume.0.into());
+        }
     }
 
     /// Decodes the record.
     ///
     /// # Errors
-    /// Code 415 for a version that this code does not know; codes 401 to 404 and 412 for other bytes.
+    /// Code 415 for a version that this code does not know; codes 401 to 404, 412 and 414 for other bytes.
     pub fn decode(bytes: &[u8]) -> Result<FilesystemRecord, Corrupt> {
         let mut reader = Reader::new(bytes, &FIELDS);
         if reader.u8()? != 1 {
             return Err(BAD_TAG);
         }
-        if reader.u16()? != FORMAT_VERSION {
+        let version = reader.u16()?;
+        if !(ONE_VOLUME_VERSION..=FORMAT_VERSION).contains(&version) {
             return Err(BAD_VERSION);
         }
         let next_ino = reader.varint()?;
+        let mut next_volume = FIRST_WITH_DOOR;
+        if version > ONE_VOLUME_VERSION {
+            next_volume = u32::try_from(reader.varint()?).map(VolumeId).map_err(|_| BAD_CONTENT)?;
+            if next_volume <= FIRST_WITH_DOOR || next_volume.0 > VOLUME_MAX.0 + 1 {
+                return Err(BAD_CONTENT);
+            }
+        }
         reader.end()?;
-        if next_ino == 0 { Err(BAD_INO) } else { Ok(FilesystemRecord { next_ino }) }
+        if next_ino == 0 { Err(BAD_INO) } else { Ok(FilesystemRecord { next_ino, next_volume }) }
     }
 }
 
@@ -89,8 +124,11 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let mut out = Vec::new();
-        FilesystemRecord { next_ino: 300 }.encode(&mut out);
+        FilesystemRecord { next_ino: 300, next_volume: VolumeId(2) }.encode(&mut out);
         assert_eq!(out, [1, 1, 0, 0xac, 0x02]);
+        out.clear();
+        FilesystemRecord { next_ino: 300, next_volume: VolumeId(9) }.encode(&mut out);
+        assert_eq!(out, [1, 2, 0, 0xac, 0x02, 9]);
         let mut out = Vec::new();
         VolumeRecord { root_ino: 1, name: b"main" }.encode(&mut out);
         assert_eq!(out, [2, 1, b'm', b'a', b'i', b'n']);

@@ -42,7 +42,8 @@ pub fn extents<'a>(
         | Key::Xattr(..)
         | Key::Snapshot(..)
         | Key::SnapshotName(..)
-        | Key::SnapshotRule(..) => Ok(None),
+        | Key::SnapshotRule(..)
+        | Key::Volume(_) => Ok(None),
     }
 }
 

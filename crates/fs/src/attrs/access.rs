@@ -1,6 +1,6 @@
 //! Permission checks: they bring the mode and the list of an inode to the decisions of `acl`.
 
-use warpfire_format::fs::{Attrs, flag, xattr_key};
+use warpfire_format::fs::{Attrs, flag};
 use warpfire_meta::Storage;
 
 use super::mode_of;
@@ -8,6 +8,7 @@ use crate::acl::{Acl, AclError, Caller, Perm, Subject, XATTR_ACCESS, may_delete_
 use crate::damage::MALFORMED_LIST;
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::keys::xattr_key;
 use crate::node::Node;
 use crate::op::{HeapBytes, Operation, PureRead, RecordedCaller, ReplayScene};
 
@@ -84,7 +85,7 @@ impl<E: Storage> Fs<E> {
     /// `Damaged`, also for a stored list that is not well-formed.
     pub(crate) fn read_acl(&self, ino: u64, name: &[u8]) -> Result<Option<Acl>, FsError> {
         let mut value = Vec::new();
-        if !self.get(&xattr_key(self.volume, ino, name), &mut value)? {
+        if !self.get(&xattr_key(ino, name), &mut value)? {
             return Ok(None);
         }
         // A list is checked before it is stored.

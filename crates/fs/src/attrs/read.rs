@@ -63,7 +63,7 @@ impl<E: Storage> Fs<E> {
             }
             let state = node.state.read();
             let mut value = Vec::new();
-            let Some(key) = state.record_key(self.volume, node.ino()) else { return Err(FsError::NotFound) };
+            let Some(key) = state.record_key(node.ino()) else { return Err(FsError::NotFound) };
             if !self.get(&key, &mut value)? {
                 return Err(missing_record());
             }

@@ -7,7 +7,7 @@
 //! 3. A commit that sets the time of a directory's last change of content commits the pending times first
 //!    (`apply_setattr`; `deferred` has the reason).
 
-use warpfire_format::fs::{Attrs, FileKind, InodeEdit, InodeTime, flag, xattr_key};
+use warpfire_format::fs::{Attrs, FileKind, InodeEdit, InodeTime, flag};
 use warpfire_meta::{Admit, Batch, Storage};
 
 use super::access::subject;
@@ -16,6 +16,7 @@ use crate::acl::{Caller, Perm, XATTR_ACCESS, mode_after_chmod, mode_after_chown,
 use crate::deferred::Deferred;
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::keys::xattr_key;
 use crate::node::{Node, NodeRef, NodeState, PendingTimes};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
@@ -85,7 +86,7 @@ impl<E: Storage> Fs<E> {
             let owner_changed = set.uid.is_some() || set.gid.is_some();
             let drop_capability = owner_changed && state.attrs.flags & flag::CAPABILITY != 0;
             if drop_capability {
-                scratch.batch.delete(&xattr_key(self.volume, node.ino(), CAPABILITY));
+                scratch.batch.delete(&xattr_key(node.ino(), CAPABILITY));
             }
             let flags = drop_capability.then(|| state.attrs.flags & !flag::CAPABILITY);
             let edit = InodeEdit { flags, ..edit };
@@ -183,11 +184,7 @@ impl<E: Storage> Fs<E> {
         debug_assert!(mode <= 0o7777, "a chmod does not change the kind of a file");
         if let Some(mut list) = self.read_acl(ino, XATTR_ACCESS)? {
             list.chmod(mode);
-            batch.put_naming(
-                &xattr_key(self.volume, ino, XATTR_ACCESS),
-                &super::xattr::encode(&list.to_xattr()),
-                [],
-            );
+            batch.put_naming(&xattr_key(ino, XATTR_ACCESS), &super::xattr::encode(&list.to_xattr()), []);
         }
         Ok(())
     }
@@ -209,7 +206,7 @@ impl<E: Storage> Fs<E> {
             edit.permissions = Some((mode & 0o7777) as u16);
         }
         if state.attrs.flags & flag::CAPABILITY != 0 {
-            batch.delete(&xattr_key(self.volume, node.ino(), CAPABILITY));
+            batch.delete(&xattr_key(node.ino(), CAPABILITY));
             edit.flags = Some(state.attrs.flags & !flag::CAPABILITY);
         }
         edit
@@ -244,7 +241,7 @@ impl<E: Storage> Fs<E> {
         // On a copy: the state must not change if the commit fails.
         let mut attrs = state.attrs;
         edit.apply(&mut attrs)?;
-        let Some(key) = state.record_key(self.volume, node.ino()) else {
+        let Some(key) = state.record_key(node.ino()) else {
             // A file in use loses its record only in a transaction that rolls back to before the file was
             // made.
             if !node.is_dir() {

@@ -8,9 +8,7 @@
 //! 3. The access list agrees with the mode bits (`plan_acl`, `chmod_acl`; `acl` defines it).
 
 use warpfire_format::Corrupt;
-use warpfire_format::fs::{
-    FileKind, InodeEdit, InodeTime, Key, decode_xattr, encode_xattr, flag, xattr_key, xattr_range,
-};
+use warpfire_format::fs::{FileKind, InodeEdit, InodeTime, Key, decode_xattr, encode_xattr, flag};
 use warpfire_meta::{Admit, Batch, Direction, KeyRange, ScanPage, Storage};
 
 use super::access::subject;
@@ -18,6 +16,7 @@ use super::set::CAPABILITY;
 use crate::acl::{Acl, Caller, Perm, XATTR_ACCESS, XATTR_DEFAULT};
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::keys::{xattr_key, xattr_range};
 use crate::limits::{PAGE_BYTES, PAGE_ENTRIES, XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX};
 use crate::node::{Node, NodeState};
 use crate::op::{HeapBytes, Operation, PureRead, RecordedCaller, ReplayScene};
@@ -94,7 +93,7 @@ impl<E: Storage> Fs<E> {
                 return Err(FsError::NoAttribute);
             }
             let mut value = Vec::new();
-            if !self.get(&xattr_key(self.volume, node.ino(), name), &mut value)? {
+            if !self.get(&xattr_key(node.ino(), name), &mut value)? {
                 return Err(FsError::NoAttribute);
             }
             Ok(decode(&value)?.to_vec())
@@ -156,7 +155,7 @@ impl<E: Storage> Fs<E> {
             if state.is_unlinked() && node.is_dir() {
                 return Err(FsError::NotFound);
             }
-            let key = xattr_key(self.volume, node.ino(), name);
+            let key = xattr_key(node.ino(), name);
             if mode != XattrMode::Either {
                 let there = state.attrs.flags & flag::XATTRS != 0 && self.get(&key, &mut Vec::new())?;
                 match mode {
@@ -195,7 +194,7 @@ impl<E: Storage> Fs<E> {
             let space = namespace_of(name)?;
             let mut state = node.state.write();
             self.permit_xattr(caller, node, &state, space, Perm::WRITE)?;
-            let key = xattr_key(self.volume, node.ino(), name);
+            let key = xattr_key(node.ino(), name);
             let there = state.attrs.flags & flag::XATTRS != 0 && self.get(&key, &mut Vec::new())?;
             if !there {
                 return Err(FsError::NoAttribute);
@@ -248,7 +247,7 @@ impl<E: Storage> Fs<E> {
             edit.permissions = Some((mode & 0o7777) as u16);
             kept = list.equivalent_mode().is_none();
         }
-        let key = xattr_key(self.volume, node.ino(), name);
+        let key = xattr_key(node.ino(), name);
         match list.filter(|_| kept) {
             Some(list) => {
                 batch.put_naming(&key, &encode(&list.to_xattr()), []);
@@ -308,7 +307,7 @@ impl<E: Storage> Fs<E> {
         ino: u64,
         visit: &mut dyn FnMut(&[u8]) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
-        let (mut start, end) = xattr_range(self.volume, ino);
+        let (mut start, end) = xattr_range(ino);
         // One snapshot for all pages: the walk sees the attributes of one moment.
         let snapshot = self.engine.snapshot();
         let at = self.engine.seq(&snapshot);

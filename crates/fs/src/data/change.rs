@@ -20,7 +20,7 @@
 
 use warpfire_format::fs::{
     ExtentMap, ExtentReader, Inode, InodeContent, InodeEdit, REGION_BYTES, SMALL_FILE_BYTES_MAX,
-    decode_region, encode_region, flag, region_key,
+    decode_region, encode_region, flag,
 };
 use warpfire_meta::{Admit, Batch, RESERVED, Storage};
 
@@ -30,6 +30,7 @@ use crate::damage::MISCOUNTED_BYTES;
 use crate::deferred::BYTES;
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::keys::region_key;
 use crate::limits::REGIONS_PER_COMMIT;
 use crate::node::{Layout, Node, NodeState};
 
@@ -122,7 +123,7 @@ impl<E: Storage> Fs<E> {
         admit: Admit,
     ) -> Result<(), FsError> {
         debug_assert!(state.layout == Layout::Regions, "this record has no extents that would be lost");
-        let Some(key) = state.record_key(self.volume, node.ino()) else { return Err(FsError::NotFound) };
+        let Some(key) = state.record_key(node.ino()) else { return Err(FsError::NotFound) };
         let mut attrs = state.attrs;
         edit.apply(&mut attrs)?;
         let mut value = Vec::with_capacity(128);
@@ -236,7 +237,7 @@ impl<E: Storage> Fs<E> {
         if end.div_ceil(REGION) - start / REGION <= 2 {
             let mut value = Vec::new();
             for index in start / REGION..end.div_ceil(REGION) {
-                let there = self.get(&region_key(self.volume, node.ino(), index), &mut value)?;
+                let there = self.get(&region_key(node.ino(), index), &mut value)?;
                 if there && !visit_map(index, &decode_region(&value, false)?)? {
                     break;
                 }
@@ -250,7 +251,7 @@ impl<E: Storage> Fs<E> {
 
     /// The node's record, as the store has it.
     pub(crate) fn record(&self, node: &Node, state: &NodeState) -> Result<Vec<u8>, FsError> {
-        let key = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
+        let key = state.record_key(node.ino()).ok_or(FsError::Gone)?;
         let mut value = Vec::new();
         if self.get(&key, &mut value)? { Ok(value) } else { Err(missing_record()) }
     }
@@ -275,7 +276,7 @@ impl<E: Storage> Fs<E> {
         let mut out = Vec::new();
         if !first.is_empty() {
             encode_region(&mut out, &first, false);
-            batch.put_naming(&region_key(self.volume, node.ino(), 0), &out, first.pointers());
+            batch.put_naming(&region_key(node.ino(), 0), &out, first.pointers());
         }
         // The pieces are merged over the region that was put just above: a batch keeps the order of its
         // changes.
@@ -319,7 +320,7 @@ impl<E: Storage> Fs<E> {
         );
         let mut out = Vec::new();
         Inode { ino: node.ino(), attrs, content }.encode(&mut out);
-        let key = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
+        let key = state.record_key(node.ino()).ok_or(FsError::Gone)?;
         batch.put_naming(&key, &out, []);
         self.commit(batch, admit)?;
         // The node follows only now: a failed commit leaves node and record as they were.
@@ -369,7 +370,7 @@ impl<E: Storage> Fs<E> {
         for (index, map) in regions {
             operand.clear();
             encode_region(&mut operand, &map, true);
-            batch.merge_naming(&region_key(self.volume, ino, index), &operand, map.pointers());
+            batch.merge_naming(&region_key(ino, index), &operand, map.pointers());
         }
         Ok(())
     }
@@ -383,7 +384,7 @@ impl<E: Storage> Fs<E> {
         let doomed = regions.iter().take_while(|index| **index < past);
         let mut count = 0;
         for index in doomed {
-            batch.delete(&region_key(self.volume, ino, *index));
+            batch.delete(&region_key(ino, *index));
             count += 1;
         }
         if count > REGIONS_PER_COMMIT { Err(FsError::FileTooLarge) } else { Ok(()) }

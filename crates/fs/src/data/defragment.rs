@@ -31,15 +31,14 @@ use std::sync::Arc;
 use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_env::sync::Mutex;
-use warpfire_format::fs::{
-    Extent, ExtentMap, ExtentSource, REGION_BYTES, decode_region, encode_region, region_key,
-};
+use warpfire_format::fs::{Extent, ExtentMap, ExtentSource, REGION_BYTES, decode_region, encode_region};
 use warpfire_meta::{Admit, Batch, SliceRead, Storage, Stream};
 use warpfire_units::SlicePtr;
 
 use super::read::ReadAt;
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::keys::region_key;
 use crate::limits::{
     DEFRAGMENT_FREE_PART, DEFRAGMENT_GAIN, DEFRAGMENT_PIECE_BYTES_MAX, DEFRAGMENT_PIECES_MIN,
     FRAGMENTED_REGIONS_MAX,
@@ -226,7 +225,7 @@ impl<E: Storage> Fs<E> {
         debug_assert!(!self.call_gate.is_transaction(), "only the base is defragmented");
         let _guard = self.call_gate.enter();
         let mut state = node.state.write();
-        let key = region_key(self.volume, node.ino(), region.index);
+        let key = region_key(node.ino(), region.index);
         let mut value = Vec::new();
         // The values are compared as bytes: any write since has changed a pointer or an edit in them.
         if state.layout != Layout::Regions || !self.get(&key, &mut value)? || value != region.value {

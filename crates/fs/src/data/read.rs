@@ -16,8 +16,8 @@
 use std::hash::{Hash, Hasher};
 
 use warpfire_format::fs::{
-    Dentry, Extent, ExtentReader, ExtentSource, FileKind, Inode, InodeContent, REGION_BYTES, dentry_key,
-    inode_key, region_extents, region_key,
+    Dentry, Extent, ExtentReader, ExtentSource, FileKind, Inode, InodeContent, REGION_BYTES, region_extents,
+    volume_of,
 };
 use warpfire_meta::{Pin, SliceRead, Storage};
 use warpfire_units::SlicePtr;
@@ -28,6 +28,7 @@ use crate::acl::{Caller, Perm};
 use crate::attrs::missing_record;
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::keys::{dentry_key, inode_key, region_key};
 use crate::limits::WHOLE_FILE_BYTES_MAX;
 use crate::node::{Layout, NameBuf, Node, NodeLookup, NodeRef, NodeState, check_name};
 use crate::op::{
@@ -244,11 +245,11 @@ impl<E: Storage> Fs<E> {
         state: &NodeState,
         fill: &mut ReadFill<'_>,
     ) -> Result<(), FsError> {
+        let key = state.record_key(node.ino()).ok_or(FsError::Gone)?;
         if state.layout == Layout::Regions {
             return self.read_from_regions(node.ino(), fill);
         }
         let mut scratch = Scratch::take();
-        let key = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
         // A read of a part would bring the whole file each time.
         let is_whole = fill.start == 0 && fill.buf.len() as u64 >= state.attrs.size_bytes;
         let found = match is_whole {
@@ -269,7 +270,7 @@ impl<E: Storage> Fs<E> {
         let end = fill.start + fill.buf.len() as u64;
         let mut scratch = Scratch::take();
         for index in fill.start / region..end.div_ceil(region) {
-            if self.get(&region_key(self.volume, ino, index), &mut scratch.value)? {
+            if self.get(&region_key(ino, index), &mut scratch.value)? {
                 let before = fill.wanted.len();
                 fill.take(index * region, region_extents(&scratch.value, false)?)?;
                 fill.note_fragmentation(index, before, &scratch.value);
@@ -296,17 +297,17 @@ impl<E: Storage> Fs<E> {
             let pin = self.engine.pin()?;
             let mut scratch = Scratch::take();
             let Scratch { value, other, .. } = &mut *scratch;
-            let key = dentry_key(self.volume, dir.ino(), name);
+            let key = dentry_key(dir.ino(), name);
             let before = self.version_counters.at(&key);
             if !self.get_with_bytes(&key, value)? {
                 return Err(FsError::NotFound);
             }
             let mut is_of_name = true;
-            let inode = match Dentry::decode(value)? {
+            let inode = match Dentry::decode(value)?.in_volume(volume_of(dir.ino())) {
                 Dentry::Embedded(inode) if matches!(inode.content, InodeContent::Small(_)) => inode,
-                Dentry::Reference(_, ino) if self.get_with_bytes(&inode_key(self.volume, ino), other)? => {
+                Dentry::Reference(_, ino) if self.get_with_bytes(&inode_key(ino), other)? => {
                     is_of_name = false;
-                    Inode::decode(other)?
+                    Inode::decode(other)?.in_volume(volume_of(ino))
                 }
                 _ => return self.read_node(caller, dir, name),
             };

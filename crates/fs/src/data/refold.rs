@@ -11,13 +11,14 @@
 
 use warpfire_format::fs::{
     Extent, ExtentMap, ExtentSource, INLINE_FOREVER_BYTES_MAX, Inode, InodeContent, decode_region,
-    encode_region, region_key,
+    encode_region,
 };
 use warpfire_meta::{Admit, Batch, Storage, Stream};
 
 use super::piece::FilePiece;
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::keys::region_key;
 use crate::limits::{EDIT_PER_BYTES, EDITS_MAX, REGION_INLINE_BYTES_MAX};
 use crate::node::{EditHistory, Layout, Node, NodeState};
 
@@ -68,7 +69,7 @@ impl<E: Storage> Fs<E> {
     /// Writes the record of a file in regions whole. The node's state has all of it, so nothing is read.
     fn put_whole_record(&self, node: &Node, state: &NodeState) -> Result<(), FsError> {
         debug_assert!(state.layout == Layout::Regions, "this record has no extents that would be lost");
-        let Some(key) = state.record_key(self.volume, node.ino()) else { return Ok(()) };
+        let Some(key) = state.record_key(node.ino()) else { return Ok(()) };
         let mut batch = Batch::new();
         let mut value = Vec::new();
         Inode { ino: node.ino(), attrs: state.attrs, content: InodeContent::Regions }.encode(&mut value);
@@ -82,7 +83,7 @@ impl<E: Storage> Fs<E> {
         let _pin = self.engine.pin()?;
         let value = self.record(node, state)?;
         let mut batch = Batch::new();
-        if let Some(key) = state.record_key(self.volume, node.ino()) {
+        if let Some(key) = state.record_key(node.ino()) {
             batch.put(&key, &value);
             self.commit_upkeep(&batch)?;
         }
@@ -94,7 +95,7 @@ impl<E: Storage> Fs<E> {
     fn rewrite_region(&self, ino: u64, index: u64, pack: bool) -> Result<u32, FsError> {
         // The value names slices: the pin keeps these where they are until the commit names them again.
         let _pin = self.engine.pin()?;
-        let key = region_key(self.volume, ino, index);
+        let key = region_key(ino, index);
         let mut value = Vec::new();
         if !self.get(&key, &mut value)? {
             return Ok(0);

@@ -19,7 +19,7 @@
 
 use warpfire_format::fs::{
     ExtentMap, ExtentReader, Inode, InodeContent, InodeEdit, REGION_BYTES, SMALL_FILE_BYTES_MAX,
-    decode_region, encode_region, flag, region_key,
+    decode_region, encode_region, flag,
 };
 use warpfire_meta::{Admit, Batch, RESERVED, Storage};
 
@@ -30,6 +30,7 @@ use crate::attrs::missing_record;
 use crate::deferred::BYTES;
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::keys::region_key;
 use crate::limits::REGIONS_PER_COMMIT;
 use crate::node::{EditHistory, Layout, Node, NodeState};
 
@@ -100,7 +101,7 @@ impl<E: Storage> Fs<E> {
             for (index, value) in &values {
                 let map = decode_region(value, false)?;
                 old.extend(map.iter().map(|extent| FilePiece::of_extent(*index, extent)));
-                batch.delete(&region_key(self.volume, node.ino(), *index));
+                batch.delete(&region_key(node.ino(), *index));
             }
         }
         // A hole needs no extent here: the values are written whole, and what no extent covers is a hole.
@@ -173,9 +174,9 @@ impl<E: Storage> Fs<E> {
             }
             out.clear();
             encode_region(&mut out, &map, false);
-            batch.put_naming(&region_key(self.volume, node.ino(), index), &out, map.pointers());
+            batch.put_naming(&region_key(node.ino(), index), &out, map.pointers());
         }
-        let key = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
+        let key = state.record_key(node.ino()).ok_or(FsError::Gone)?;
         batch.put_naming(&key, &record, in_record.pointers());
         batch.add(BYTES, attrs.allocated_bytes.wrapping_sub(before.allocated_bytes).cast_signed());
         batch.add(RESERVED, attrs.reserved_bytes.wrapping_sub(before.reserved_bytes).cast_signed());

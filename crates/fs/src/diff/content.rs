@@ -7,8 +7,7 @@
 use std::ops::Range;
 
 use warpfire_format::fs::{
-    Extent, ExtentMap, ExtentSource, Inode, InodeContent, Key, REGION_BYTES, region_extents, region_key,
-    region_range,
+    Extent, ExtentMap, ExtentSource, Inode, InodeContent, Key, REGION_BYTES, region_extents,
 };
 use warpfire_meta::{SliceRead, Storage};
 use warpfire_units::SlicePtr;
@@ -16,6 +15,7 @@ use warpfire_units::SlicePtr;
 use super::sides::{DiffSide, DiffSides, SideRecord};
 use super::{ChangedRanges, RANGES_LISTED_MAX};
 use crate::error::FsError;
+use crate::keys::{region_key, region_range};
 
 /// Most bytes that are read and compared. It is the largest inline file: promoting one to regions changes
 /// where its bytes are, and must not show in a diff.
@@ -84,9 +84,9 @@ impl<E: Storage> DiffSides<E> {
             self.compare_region(&before, &after, 0, &mut |range| ranges.add(range))?;
             next = 1;
         }
-        let end = region_range(self.volume(), after.ino, 0).1;
+        let end = region_range(after.ino, 0).1;
         loop {
-            let start = region_key(self.volume(), after.ino, next);
+            let start = region_key(after.ino, next);
             let keys = self.changed(&start, Some(&end), REGIONS_AT_ONCE)?;
             for key in &keys {
                 if let Key::Region(_, _, index) = Key::decode(key)? {
@@ -156,9 +156,7 @@ impl<E: Storage> DiffSides<E> {
     ) -> Result<ExtentMap<'a>, FsError> {
         Ok(match inode.content {
             InodeContent::Small(extents) if index == 0 => extents.to_map()?,
-            InodeContent::Regions
-                if self.get(side, &region_key(self.volume(), inode.ino, index), value)? =>
-            {
+            InodeContent::Regions if self.get(side, &region_key(inode.ino, index), value)? => {
                 region_extents(value, false)?.to_map()?
             }
             _ => ExtentMap::new(),

@@ -5,14 +5,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use warpfire_format::fs::{Dentry, FileKind, Inode, InodeContent, Key, VolumeId, dentry_key, inode_key};
+use warpfire_format::fs::{
+    Dentry, DoorVolume, FileKind, Inode, InodeContent, Key, VolumeId, local_of, number_from, number_in,
+    volume_of, volume_range,
+};
 use warpfire_meta::{KeyRange, MemoryCharge, MetaError, Pin, ScanPage, SliceRead, SliceStore, Storage};
 
 use super::snapshots::SnapshotPair;
 use crate::attrs::{Attr, attr_of};
 use crate::error::FsError;
 use crate::fs::ROOT_INO;
-use crate::limits::DEPTH_MAX;
+use crate::keys::{dentry_key, inode_key};
+use crate::limits::{DEPTH_MAX, PAGE_BYTES, PAGE_ENTRIES};
 use crate::node::NameBuf;
 use crate::tx::TxFs;
 
@@ -39,7 +43,7 @@ pub(crate) struct SideRecord {
 
 impl SideRecord {
     pub(crate) fn inode(&self) -> Result<Inode<'_>, FsError> {
-        Ok(Inode::decode(&self.bytes)?)
+        Ok(Inode::decode(&self.bytes)?.in_volume(volume_of(self.ino)))
     }
 
     pub(crate) fn attr(&self) -> Result<Attr, FsError> {
@@ -61,11 +65,41 @@ pub(crate) enum DiffSides<E: Storage> {
 }
 
 impl<E: Storage> DiffSides<E> {
-    pub(crate) fn volume(&self) -> VolumeId {
-        match self {
-            DiffSides::Transaction(tx_fs) => tx_fs.volume,
-            DiffSides::Snapshots(pair) => pair.volume,
+    /// The first volume, and those behind doors on the after side.
+    pub(crate) fn volumes(&self) -> Result<Vec<VolumeId>, FsError> {
+        let (start, end) = volume_range();
+        let (mut start, mut volumes) = (start.to_vec(), vec![VolumeId::FIRST]);
+        let mut page = ScanPage::default();
+        loop {
+            let range = KeyRange { start: &start, end: Some(&end) };
+            self.page(range, PAGE_ENTRIES, PAGE_BYTES, &mut page)?;
+            for entry in page.iter() {
+                if let Key::Volume(volume) = Key::decode(entry.key)?
+                    && DoorVolume::decode(entry.value)?.removed_at.is_none()
+                {
+                    volumes.push(volume);
+                }
+            }
+            let Some(last) = page.iter().next_back().filter(|_| page.more) else { return Ok(volumes) };
+            // The smallest key past the last one.
+            start = [last.key, &[0]].concat();
         }
+    }
+
+    /// Whether there is a volume behind a door on either side.
+    pub(crate) fn have_doors(&self) -> Result<bool, FsError> {
+        let (start, end) = volume_range();
+        let range = KeyRange { start: &start, end: Some(&end) };
+        let mut page = ScanPage::default();
+        for side in [DiffSide::Before, DiffSide::After] {
+            self.page_of(side, range, PAGE_ENTRIES, PAGE_BYTES, &mut page)?;
+            for entry in page.iter() {
+                if DoorVolume::decode(entry.value)?.removed_at.is_none() {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(page.more)
     }
 
     pub(crate) fn root(&self) -> u64 {
@@ -105,7 +139,9 @@ impl<E: Storage> DiffSides<E> {
     pub(crate) fn is_surely_new(&self, ino: u64) -> bool {
         match self {
             DiffSides::Transaction(tx_fs) => tx_fs.numbers.has_drawn(ino),
-            DiffSides::Snapshots(pair) => pair.next_ino_before <= ino,
+            DiffSides::Snapshots(pair) => {
+                pair.next_ino_before <= local_of(ino) || pair.next_volume_before <= volume_of(ino)
+            }
         }
     }
 
@@ -175,17 +211,17 @@ impl<E: Storage> DiffSides<E> {
     /// The inode that a name refers to.
     pub(crate) fn leads_to(&self, side: DiffSide, dir: u64, name: &[u8]) -> Result<Option<u64>, FsError> {
         let mut value = Vec::new();
-        let there = self.get(side, &dentry_key(self.volume(), dir, name), &mut value)?;
-        Ok(if there { Some(Dentry::decode(&value)?.ino()) } else { None })
+        let there = self.get(side, &dentry_key(dir, name), &mut value)?;
+        Ok(if there { Some(Dentry::decode(&value)?.in_volume(volume_of(dir)).ino()) } else { None })
     }
 
     /// The record of the file that a name refers to.
     pub(crate) fn find(&self, side: DiffSide, dir: u64, name: &[u8]) -> Result<Option<SideRecord>, FsError> {
         let mut bytes = Vec::new();
-        if !self.get(side, &dentry_key(self.volume(), dir, name), &mut bytes)? {
+        if !self.get(side, &dentry_key(dir, name), &mut bytes)? {
             return Ok(None);
         }
-        let dentry = Dentry::decode(&bytes)?;
+        let dentry = Dentry::decode(&bytes)?.in_volume(volume_of(dir));
         let ino = dentry.ino();
         let kind = dentry.kind();
         match dentry {
@@ -198,7 +234,7 @@ impl<E: Storage> DiffSides<E> {
     /// The record that is at its own key.
     pub(crate) fn own(&self, side: DiffSide, ino: u64) -> Result<Option<SideRecord>, FsError> {
         let mut bytes = Vec::new();
-        if !self.get(side, &inode_key(self.volume(), ino), &mut bytes)? {
+        if !self.get(side, &inode_key(ino), &mut bytes)? {
             return Ok(None);
         }
         let kind = Inode::decode(&bytes)?.attrs.kind;
@@ -213,7 +249,7 @@ impl<E: Storage> DiffSides<E> {
         }
         let Some(record) = self.own(side, dir)? else { return Ok(None) };
         let dentry = match record.inode()?.content {
-            InodeContent::Directory(parent, name) => Some((parent, name.into())),
+            InodeContent::Directory(parent, name) => Some((number_from(volume_of(dir), parent), name.into())),
             _ => None,
         };
         Ok(dentry)
@@ -247,7 +283,7 @@ impl<E: Storage> DiffSides<E> {
 /// The directory and name of a key, if it is the key of a name.
 pub(crate) fn name_of(key: &[u8]) -> Result<Option<DentryId>, FsError> {
     Ok(match Key::decode(key)? {
-        Key::Dentry(_, dir, name) => Some((dir, name.into())),
+        Key::Dentry(volume, dir, name) => Some((number_in(volume, dir), name.into())),
         _ => None,
     })
 }

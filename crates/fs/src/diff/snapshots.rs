@@ -20,10 +20,11 @@ type ChangedKeys = Box<dyn Fn(KeyRange<'_>, usize) -> Result<Vec<Box<[u8]>>, Met
 /// Two versions, and what holds them.
 pub(crate) struct SnapshotPair<E: Storage> {
     pub(crate) engine: Arc<E>,
-    pub(crate) volume: VolumeId,
     pub(crate) memory: MemoryAccount,
     /// Inode numbers from here on were not in use before.
     pub(crate) next_ino_before: u64,
+    /// As `next_ino_before`, of volumes.
+    pub(crate) next_volume_before: VolumeId,
     pub(crate) changed: ChangedKeys,
     commits: SeqRange,
     _held: [E::Snapshot; 2],
@@ -93,12 +94,13 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         if !self.engine.get(&Key::Pool(PoolRecordId::Filesystem).encode(), before.seq, &mut value)? {
             return Err(FsError::NotFound);
         }
+        let FilesystemRecord { next_ino, next_volume } = FilesystemRecord::decode(&value)?;
         let engine = Arc::clone(&self.engine);
         Ok(DiffSides::Snapshots(Box::new(SnapshotPair {
             engine: Arc::clone(&self.engine),
-            volume: self.volume,
             memory: self.memory.clone(),
-            next_ino_before: FilesystemRecord::decode(&value)?.next_ino,
+            next_ino_before: next_ino,
+            next_volume_before: next_volume,
             changed: Box::new(move |range, max| engine.changed_between(range, commits, max)),
             commits,
             _held: [held_before, held_after],

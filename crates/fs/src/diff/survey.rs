@@ -16,11 +16,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::path::PathBuf;
 
-use warpfire_format::fs::{Dentry, FileKind, Key, dentry_range, inode_key, xattr_range};
+use warpfire_format::fs::{Dentry, FileKind, Key, VolumeId, number_in, volume_of};
 use warpfire_meta::{KeyRange, MemoryCharge, MemoryNeed, ScanPage, Storage};
 
 use super::sides::{DentryId, DiffSide, DiffSides, name_of};
 use crate::error::FsError;
+use crate::keys::{dentry_range, inode_key, xattr_range};
 use crate::limits::PAGE_BYTES;
 
 /// Changed keys, or names, that one look-up returns.
@@ -106,21 +107,22 @@ impl Survey {
         // and loses each file that a changed name refers to: the walk meets those without help.
         each_changed(sides, &mut |key| {
             match Key::decode(key)? {
-                Key::Inode(_, ino) => match sides.own(DiffSide::After, ino)? {
+                Key::Inode(volume, ino) => match sides.own(DiffSide::After, number_in(volume, ino))? {
                     Some(record) if record.kind == FileKind::Directory => {
-                        survey.add_way(sides, DiffSide::After, ino)?;
+                        survey.add_way(sides, DiffSide::After, record.ino)?;
                     }
-                    Some(_) => {
+                    Some(record) => {
                         survey.charge_entry(0)?;
-                        shared.insert(ino);
+                        shared.insert(record.ino);
                     }
                     None => {}
                 },
                 // Without a name, the file is on no side.
-                Key::Orphan(_, ino) if sides.get(DiffSide::After, key, &mut value)? => {
-                    shared.remove(&ino);
+                Key::Orphan(volume, ino) if sides.get(DiffSide::After, key, &mut value)? => {
+                    shared.remove(&number_in(volume, ino));
                 }
-                Key::Dentry(_, dir, name) => {
+                Key::Dentry(volume, dir, name) => {
+                    let dir = number_in(volume, dir);
                     if dir != last_dir {
                         survey.add_way(sides, DiffSide::After, dir)?;
                         survey.add_way(sides, DiffSide::Before, dir)?;
@@ -291,17 +293,20 @@ fn each_changed<E: Storage>(
     sides: &DiffSides<E>,
     visit: &mut dyn FnMut(&[u8]) -> Result<(), FsError>,
 ) -> Result<(), FsError> {
-    let mut start = inode_key(sides.volume(), 0);
-    let end = xattr_range(sides.volume(), 0).0;
-    loop {
-        let keys = sides.changed(&start, Some(&end), KEYS_AT_ONCE)?;
-        keys.iter().try_for_each(|key| visit(key))?;
-        debug_assert!(keys.is_sorted(), "changed keys come in order");
-        let Some(last) = keys.last().filter(|_| keys.len() == KEYS_AT_ONCE) else { return Ok(()) };
-        start.clear();
-        start.extend_from_slice(last);
-        start.push(0);
+    for volume in sides.volumes()? {
+        let mut start = inode_key(number_in(volume, 0));
+        let end = xattr_range(number_in(volume, 0)).0;
+        loop {
+            let keys = sides.changed(&start, Some(&end), KEYS_AT_ONCE)?;
+            keys.iter().try_for_each(|key| visit(key))?;
+            debug_assert!(keys.is_sorted(), "changed keys come in order");
+            let Some(last) = keys.last().filter(|_| keys.len() == KEYS_AT_ONCE) else { break };
+            start.clear();
+            start.extend_from_slice(last);
+            start.push(0);
+        }
     }
+    Ok(())
 }
 
 /// Searches all names for one of each of these files, or for all of them, and adds these to `found`.
@@ -311,15 +316,28 @@ fn search<E: Storage>(
     all_names: bool,
     found: &mut Vec<DentryId>,
 ) -> Result<(), FsError> {
+    // All names of a file are in its own volume.
+    let volumes: BTreeSet<VolumeId> = files.iter().map(|ino| volume_of(*ino)).collect();
+    volumes.into_iter().try_for_each(|volume| search_in(volume, sides, &mut files, all_names, found))
+}
+
+/// As `search`, among the names of one volume.
+fn search_in<E: Storage>(
+    volume: VolumeId,
+    sides: &DiffSides<E>,
+    files: &mut BTreeSet<u64>,
+    all_names: bool,
+    found: &mut Vec<DentryId>,
+) -> Result<(), FsError> {
     // Of one page at a time, without the read set: see `peek_range`. It ends when each file has a name.
-    let mut start = dentry_range(sides.volume(), 1).0;
-    let end = xattr_range(sides.volume(), 0).0;
+    let mut start = dentry_range(number_in(volume, 1)).0;
+    let end = xattr_range(number_in(volume, 0)).0;
     let mut page = ScanPage::default();
-    while !files.is_empty() {
+    while files.iter().any(|ino| volume_of(*ino) == volume) {
         let range = KeyRange { start: &start, end: Some(&end) };
         sides.page(range, KEYS_AT_ONCE, PAGE_BYTES, &mut page)?;
         for entry in page.iter() {
-            let dentry = Dentry::decode(entry.value)?;
+            let dentry = Dentry::decode(entry.value)?.in_volume(volume);
             if let Dentry::Reference(_, ino) = dentry
                 && (if all_names { files.contains(&ino) } else { files.remove(&ino) })
             {

@@ -4,13 +4,14 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use warpfire_format::fs::{FileKind, Key, dentry_key, dentry_range, xattr_range};
+use warpfire_format::fs::{FileKind, Key};
 use warpfire_meta::Storage;
 
 use super::sides::{DentryId, DiffSide, DiffSides, SideRecord, name_of};
 use super::survey::{MovedFile, Survey};
 use super::{ChangeKind, ChangedRanges, PathChange, XATTRS_LISTED_MAX};
 use crate::error::FsError;
+use crate::keys::{dentry_key, dentry_range, share_volume, xattr_range};
 use crate::transfer::is_receive_directory;
 
 /// The position of a walk.
@@ -112,9 +113,9 @@ impl<E: Storage> DiffContext<'_, E> {
         dir: u64,
         last: &Option<DentryId>,
     ) -> Result<Option<DentryId>, FsError> {
-        let (mut start, end) = dentry_range(self.sides.volume(), dir);
+        let (mut start, end) = dentry_range(dir);
         if let Some((_, name)) = last {
-            start = dentry_key(self.sides.volume(), dir, name);
+            start = dentry_key(dir, name);
             start.push(0);
         }
         let changed = match self.sides.changed(&start, Some(&end), 1)?.first() {
@@ -160,7 +161,10 @@ impl<E: Storage> DiffContext<'_, E> {
         let Some(record) = self.sides.find(DiffSide::After, *dir, name)? else {
             return Ok(NameVisit::default());
         };
-        let visit = |change| NameVisit { change, dir: directory(&record) };
+        // Of a new volume only the door is listed: the rest shows what its origin does, or is as new.
+        let is_new_door = !share_volume(*dir, record.ino) && self.survey.is_new(self.sides, record.ino);
+        let below = directory(&record).filter(|_| !is_new_door);
+        let visit = |change| NameVisit { change, dir: below };
         let first = self.survey.reported(record.ino).cloned();
         if record.is_shared() && first.is_none() {
             self.survey.report(record.ino, path_buf(path))?;
@@ -244,7 +248,7 @@ impl<E: Storage> DiffContext<'_, E> {
 
     /// The number of extended attributes that differ, and the names of the first.
     fn xattrs(&self, ino: u64) -> Result<(u64, Vec<OsString>), FsError> {
-        let (start, end) = xattr_range(self.sides.volume(), ino);
+        let (start, end) = xattr_range(ino);
         let mut count = 0;
         let mut names = Vec::new();
         let mut before = Vec::new();

@@ -12,13 +12,14 @@
 //!    its inode has no name, so no search finds it again.
 
 use warpfire_env::{PlantedBug, is_planted};
-use warpfire_format::fs::{Inode, InodeContent, InodeEdit, InodeTime, Key, inode_key};
+use warpfire_format::fs::{Inode, InodeContent, InodeEdit, InodeTime};
 use warpfire_meta::{Batch, RESERVED, Storage};
 
 use crate::attrs::missing_record;
 use crate::deferred::{BYTES, INODES};
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::keys::{inode_key, orphan_key};
 use crate::limits::REGIONS_PER_COMMIT;
 use crate::node::{NodeRef, NodeState, RecordLocation};
 
@@ -45,7 +46,7 @@ impl<E: Storage> Fs<E> {
     ) -> Result<Departure, FsError> {
         assert!(!node.is_dir(), "a directory has one name and is removed with it");
         debug_assert!(node.state.is_locked_exclusive(), "a record changes under its node's state");
-        let own = inode_key(self.volume, node.ino());
+        let own = inode_key(node.ino());
         if state.attrs.links > 1 {
             let mut operand = Vec::new();
             InodeEdit { links_add: -1, ctime: Some(now), ..InodeEdit::default() }.encode(&mut operand);
@@ -89,7 +90,7 @@ impl<E: Storage> Fs<E> {
         now: InodeTime,
         batch: &mut Batch,
     ) -> Result<(), FsError> {
-        let key = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
+        let key = state.record_key(node.ino()).ok_or(FsError::Gone)?;
         let mut value = Vec::new();
         if !self.get(&key, &mut value)? {
             return Err(missing_record());
@@ -101,7 +102,7 @@ impl<E: Storage> Fs<E> {
         let mut out = Vec::new();
         inode.encode(&mut out);
         if !is_planted(PlantedBug::OrphanUnrecorded) {
-            batch.put(&Key::Orphan(self.volume, node.ino()).encode(), &out);
+            batch.put(&orphan_key(node.ino()), &out);
         }
         Ok(())
     }
@@ -116,7 +117,7 @@ impl<E: Storage> Fs<E> {
     ) {
         debug_assert!(node.state.is_locked_exclusive(), "a node changes under its state");
         assert!(state.attrs.links > 0, "an inode that loses a name had one");
-        if let Some(key) = state.record_key(self.volume, node.ino()) {
+        if let Some(key) = state.record_key(node.ino()) {
             self.version_counters.bump(&key);
         }
         state.attrs.ctime = now;

@@ -3,7 +3,7 @@
 //! The record of a file with one name is the value of that name. The second name moves the record to the
 //! inode's own key, and both names become references to it. It stays there when names are removed again.
 
-use warpfire_format::fs::{Dentry, Inode, InodeEdit, Key, dentry_key, inode_key};
+use warpfire_format::fs::{Dentry, Inode, InodeEdit, local_of};
 use warpfire_meta::{Admit, Storage};
 
 use super::remove::check_parent_and_name;
@@ -11,6 +11,7 @@ use crate::acl::{Caller, Perm};
 use crate::attrs::missing_record;
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::keys::{dentry_key, inode_key, orphan_key, share_volume};
 use crate::limits::LINKS_MAX;
 use crate::node::{NameBuf, NodeRef, RecordLocation};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
@@ -40,10 +41,13 @@ impl<E: Storage> Fs<E> {
             if node.is_dir() {
                 return Err(FsError::NotPermitted);
             }
+            if !share_volume(node.ino(), dir.ino()) {
+                return Err(FsError::OtherVolume);
+            }
             let now = self.now();
             // Until the commit the directory cannot be removed.
             let _adding = dir.children.read();
-            let key = dentry_key(self.volume, dir.ino(), name);
+            let key = dentry_key(dir.ino(), name);
             let _guard = self.engine.lock(&[&key]);
             // A record that moves takes its slices along. The pin keeps their segments from the read of the
             // record to the commit.
@@ -66,8 +70,8 @@ impl<E: Storage> Fs<E> {
             if state.attrs.links >= LINKS_MAX {
                 return Err(FsError::TooManyLinks);
             }
-            let old_key = state.record_key(self.volume, node.ino()).ok_or(FsError::NotFound)?;
-            let own = inode_key(self.volume, node.ino());
+            let old_key = state.record_key(node.ino()).ok_or(FsError::NotFound)?;
+            let own = inode_key(node.ino());
             let mut location = RecordLocation::Own;
             match &state.location {
                 RecordLocation::Own => {
@@ -89,13 +93,13 @@ impl<E: Storage> Fs<E> {
                     // The first name of an unnamed file takes the record; a second name sends it to its own
                     // key.
                     if let RecordLocation::Orphan { .. } = state.location {
-                        batch.delete(&Key::Orphan(self.volume, node.ino()).encode());
+                        batch.delete(&orphan_key(node.ino()));
                         batch.put(&key, other);
                         location = RecordLocation::Dentry(dir.ino(), name.into());
                     } else {
                         batch.put(&own, other);
                         other.clear();
-                        Dentry::encode_reference(other, node.kind(), node.ino());
+                        Dentry::encode_reference(other, node.kind(), local_of(node.ino()));
                         batch.put_naming(&old_key, other, []);
                     }
                 }
@@ -105,7 +109,7 @@ impl<E: Storage> Fs<E> {
             }
             if location == RecordLocation::Own {
                 other.clear();
-                Dentry::encode_reference(other, node.kind(), node.ino());
+                Dentry::encode_reference(other, node.kind(), local_of(node.ino()));
                 batch.put_naming(&key, other, []);
             }
             self.commit(batch, Admit::User)?;

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use warpfire_env::{PlantedBug, is_planted};
-use warpfire_format::fs::{Dentry, FileKind, Key, dentry_key, dentry_range};
+use warpfire_format::fs::{Dentry, FileKind, Key, volume_of};
 use warpfire_meta::{Direction, KeyRange, ScanPage, Storage};
 
 use crate::acl::{Caller, Perm};
@@ -18,6 +18,7 @@ use crate::attrs::Attr;
 use crate::damage::WRONG_RANGE;
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::keys::{dentry_key, dentry_range};
 use crate::limits::PAGE_BYTES;
 use crate::node::{NameBuf, NodeLookup, NodeRef, NodeState, RecordLocation};
 use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, ReplayScene, new_hasher};
@@ -105,9 +106,9 @@ impl<E: Storage> Fs<E> {
         max: usize,
         page: &mut ScanPage,
     ) -> Result<(Vec<DirEntry>, bool), FsError> {
-        let (mut start, end) = dentry_range(self.volume, dir);
+        let (mut start, end) = dentry_range(dir);
         if let Some(name) = after {
-            start = dentry_key(self.volume, dir, name);
+            start = dentry_key(dir, name);
             start.push(0);
         }
         // A caller may ask for usize::MAX names.
@@ -130,7 +131,10 @@ impl<E: Storage> Fs<E> {
                 if is_receive_directory(dir, name) {
                     continue;
                 }
-                let dentry = Dentry::decode(entry.value)?;
+                let dentry = Dentry::decode(entry.value)?.in_volume(volume_of(dir));
+                if self.leaves_out(dir, &dentry) {
+                    continue;
+                }
                 entries.push(DirEntry { name: name.into(), ino: dentry.ino(), kind: dentry.kind() });
             }
             // A page ends early at PAGE_BYTES. The next key in order is the last one with a zero byte after
@@ -153,9 +157,9 @@ impl<E: Storage> Fs<E> {
         at_once: usize,
         visit: &mut dyn FnMut(&[u8], Option<&NodeRef>) -> bool,
     ) -> Result<(), FsError> {
-        let (mut start, end) = dentry_range(self.volume, dir);
+        let (mut start, end) = dentry_range(dir);
         if let Some(name) = after {
-            start = dentry_key(self.volume, dir, name);
+            start = dentry_key(dir, name);
             start.push(0);
         }
         let mut page = ScanPage::default();
@@ -176,7 +180,11 @@ impl<E: Storage> Fs<E> {
                 }
                 // The page has the record of a file with one name, so its node costs no read. The record of
                 // any other file is at another key.
-                let node = match Dentry::decode(entry.value)? {
+                let dentry = Dentry::decode(entry.value)?.in_volume(volume_of(dir));
+                if self.leaves_out(dir, &dentry) {
+                    continue;
+                }
+                let node = match dentry {
                     Dentry::Embedded(inode) if inode.ino != dir => {
                         let is_current =
                             || self.version_counters.at(entry.key) == counters_before.at(entry.key);

@@ -18,8 +18,8 @@
 use std::hash::{Hash, Hasher};
 
 use warpfire_format::fs::{
-    Attrs, Dentry, ExtentReader, FileKind, Inode, InodeContent, InodeEdit, InodeTime, Key, KeyBuf,
-    SMALL_FILE_BYTES_MAX, dentry_key, encode_region, flag, inode_key, region_key, xattr_key,
+    Attrs, Dentry, ExtentReader, FileKind, Inode, InodeContent, InodeEdit, InodeTime, KeyBuf,
+    SMALL_FILE_BYTES_MAX, encode_region, flag,
 };
 use warpfire_meta::{Admit, Batch, Slices, Storage};
 
@@ -29,6 +29,7 @@ use crate::data::{RecordedContent, WriteSource, by_region};
 use crate::deferred::{BYTES, INODES};
 use crate::error::FsError;
 use crate::fs::{Fs, new_attrs};
+use crate::keys::{dentry_key, inode_key, orphan_key, region_key, stored, xattr_key};
 use crate::limits::{FILE_BYTES_MAX, LINKS_MAX, TARGET_BYTES_MAX};
 use crate::node::{NameBuf, NodeLookup, NodeRef, NodeState, RecordLocation, check_name};
 use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, ReplayScene};
@@ -200,7 +201,7 @@ impl<E: Storage> Fs<E> {
                 content: InodeContent::Small(ExtentReader::EMPTY),
             };
             inode.encode(value);
-            batch.put_naming(&Key::Orphan(self.volume, draft.ino).encode(), value, []);
+            batch.put_naming(&orphan_key(draft.ino), value, []);
             self.put_acls(&draft, batch);
             batch.add(INODES, 1);
             self.commit(batch, Admit::User)?;
@@ -305,7 +306,7 @@ impl<E: Storage> Fs<E> {
         let now = self.now();
         // Until the commit the directory cannot be removed.
         let adding = dir.children.read();
-        let key = dentry_key(self.volume, dir.ino(), name);
+        let key = dentry_key(dir.ino(), name);
         let guard = self.engine.lock(&[&key]);
         let mut scratch = Scratch::take();
         let Scratch { batch, value, .. } = &mut *scratch;
@@ -338,11 +339,7 @@ impl<E: Storage> Fs<E> {
                 } else {
                     for (index, extents) in regions {
                         encode_region(&mut tail, &extents, false);
-                        batch.put_naming(
-                            &region_key(self.volume, draft.ino, index),
-                            &tail,
-                            extents.pointers(),
-                        );
+                        batch.put_naming(&region_key(draft.ino, index), &tail, extents.pointers());
                         tail.clear();
                     }
                     InodeContent::Regions
@@ -352,7 +349,7 @@ impl<E: Storage> Fs<E> {
                 draft.attrs.size_bytes = new.content.len() as u64;
                 InodeContent::Symlink(new.content)
             }
-            FileKind::Directory => InodeContent::Directory(dir.ino(), name),
+            FileKind::Directory => InodeContent::Directory(stored(draft.ino, dir.ino()), name),
             _ => InodeContent::None,
         };
         let inode = Inode { ino: draft.ino, attrs: draft.attrs, content };
@@ -361,10 +358,10 @@ impl<E: Storage> Fs<E> {
         // A directory has a key of its own, because its children refer to it. The record of anything else is
         // the value of its only name, so a lookup is one read.
         let (location, record_key) = if is_dir {
-            let own = inode_key(self.volume, draft.ino);
+            let own = inode_key(draft.ino);
             batch.put_naming(&own, value, []);
             value.clear();
-            Dentry::encode_reference(value, new.kind, draft.ino);
+            Dentry::encode_reference(value, new.kind, stored(dir.ino(), draft.ino));
             (RecordLocation::Own, own)
         } else {
             (RecordLocation::Dentry(dir.ino(), name.into()), key.clone())
@@ -446,7 +443,7 @@ impl<E: Storage> Fs<E> {
                 attrs.flags |= bit | flag::XATTRS;
             }
         }
-        let mut draft = DraftInode { ino: self.new_ino()?, attrs, access, default };
+        let mut draft = DraftInode { ino: self.new_ino(dir)?, attrs, access, default };
         if let Some(set) = new.set {
             let edit = self.plan_setattr(caller, draft.ino, &draft.attrs, set, now)?;
             edit.apply(&mut draft.attrs)?;
@@ -473,7 +470,7 @@ impl<E: Storage> Fs<E> {
         for (list, name) in [(&draft.access, XATTR_ACCESS), (&draft.default, XATTR_DEFAULT)] {
             if let Some(list) = list {
                 let value = crate::attrs::encode_xattr_value(&list.to_xattr());
-                batch.put_naming(&xattr_key(self.volume, draft.ino, name), &value, []);
+                batch.put_naming(&xattr_key(draft.ino, name), &value, []);
             }
         }
     }

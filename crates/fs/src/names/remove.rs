@@ -1,6 +1,6 @@
 //! Calls that remove names: `unlink` and `rmdir`.
 
-use warpfire_format::fs::{InodeEdit, dentry_key, dentry_range, flag, inode_key};
+use warpfire_format::fs::{InodeEdit, flag};
 use warpfire_meta::{Admit, Direction, KeyRange, ScanPage, Storage};
 
 use super::departure::Departure;
@@ -9,6 +9,7 @@ use crate::acl::Caller;
 use crate::deferred::INODES;
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::keys::{dentry_key, dentry_range, inode_key, share_volume};
 use crate::node::{NameBuf, Node, NodeRef, RecordLocation, check_name};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
@@ -33,7 +34,7 @@ impl<E: Storage> Fs<E> {
     }
 
     fn unlink_name(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<Departure, FsError> {
-        let key = dentry_key(self.volume, dir.ino(), name);
+        let key = dentry_key(dir.ino(), name);
         let _guard = self.engine.lock(&[&key]);
         // A record that becomes an orphan takes its slices along. The pin keeps their segments from the read
         // of the record to the commit.
@@ -84,7 +85,7 @@ impl<E: Storage> Fs<E> {
                 b".." => return Err(FsError::NotEmpty),
                 _ => check_parent_and_name(dir, name)?,
             }
-            let key = dentry_key(self.volume, dir.ino(), name);
+            let key = dentry_key(dir.ino(), name);
             // The lock of the children comes before the key lock, and it belongs to the directory that the
             // name leads to. So the name is found without its lock, and found again under it.
             loop {
@@ -123,6 +124,10 @@ impl<E: Storage> Fs<E> {
         if !self.is_empty(target)? {
             return Err(FsError::NotEmpty);
         }
+        // The volume behind a door goes by `delete_volume` alone.
+        if !share_volume(dir.ino(), target.ino()) {
+            return Err(FsError::Busy);
+        }
         let now = self.now();
         let mut scratch = Scratch::take();
         scratch.batch.delete(key);
@@ -153,11 +158,11 @@ impl<E: Storage> Fs<E> {
     ) -> Result<(), FsError> {
         debug_assert!(target.children.is_locked_exclusive(), "no name is added to a directory that goes");
         debug_assert!(target.state.is_locked_exclusive(), "a record is deleted under its node's state");
-        batch.delete(&inode_key(self.volume, target.ino()));
+        batch.delete(&inode_key(target.ino()));
         batch.add(INODES, -1);
         if state.attrs.flags & flag::XATTRS != 0 {
             self.for_each_xattr(target.ino(), &mut |name| {
-                batch.delete(&warpfire_format::fs::xattr_key(self.volume, target.ino(), name));
+                batch.delete(&crate::keys::xattr_key(target.ino(), name));
                 Ok(())
             })?;
         }
@@ -172,7 +177,7 @@ impl<E: Storage> Fs<E> {
         now: warpfire_format::fs::InodeTime,
     ) {
         debug_assert!(target.state.is_locked_exclusive(), "a node changes under its state");
-        self.version_counters.bump(&inode_key(self.volume, target.ino()));
+        self.version_counters.bump(&inode_key(target.ino()));
         // Its pending times are emitted no more, and callers that hold it still see them.
         state.attrs = target.current(state);
         state.attrs.links = 0;
@@ -184,7 +189,7 @@ impl<E: Storage> Fs<E> {
     /// stale.
     pub(super) fn is_empty(&self, dir: &Node) -> Result<bool, FsError> {
         debug_assert!(dir.children.is_locked_exclusive(), "the answer stays true for the caller");
-        let (start, end) = dentry_range(self.volume, dir.ino());
+        let (start, end) = dentry_range(dir.ino());
         let snapshot = self.engine.snapshot();
         let mut page = ScanPage::default();
         let range = KeyRange { start: &start, end: Some(&end) };

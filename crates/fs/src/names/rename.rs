@@ -20,9 +20,7 @@
 //! 4. A failure leaves both names as they were, and revives the target.
 
 use smallvec::SmallVec;
-use warpfire_format::fs::{
-    Attrs, Dentry, FileKind, Inode, InodeContent, InodeEdit, InodeTime, KeyBuf, dentry_key, inode_key,
-};
+use warpfire_format::fs::{Attrs, Dentry, FileKind, Inode, InodeContent, InodeEdit, InodeTime, KeyBuf};
 use warpfire_meta::{Admit, Batch, Storage};
 
 use super::departure::{Departure, with_ctime};
@@ -34,6 +32,7 @@ use crate::damage::{MISCOUNTED_LINKS, OWN_ANCESTOR};
 use crate::deferred::INODES;
 use crate::error::FsError;
 use crate::fs::{Fs, new_attrs};
+use crate::keys::{dentry_key, inode_key, share_volume, stored};
 use crate::limits::{DEPTH_MAX, LINKS_MAX};
 use crate::node::{NameBuf, Node, NodeRef, NodeState, RecordLocation, StateWriteGuard};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
@@ -106,7 +105,10 @@ impl<E: Storage> Fs<E> {
                 }
                 check_parent_and_name(dir, name)?;
             }
-            let end = |(dir, name): (&'_ NodeRef, &[u8])| dentry_key(self.volume, dir.ino(), name);
+            if !share_volume(from.0.ino(), to.0.ino()) {
+                return Err(FsError::OtherVolume);
+            }
+            let end = |(dir, name): (&'_ NodeRef, &[u8])| dentry_key(dir.ino(), name);
             let from = RenameEnd { dir: from.0, name: from.1, key: end(from) };
             let to = RenameEnd { dir: to.0, name: to.1, key: end(to) };
             // The locks to take depend on the kinds of both nodes, so the nodes are found without locks and
@@ -264,6 +266,8 @@ impl<E: Storage> Fs<E> {
             (true, false) => Err(FsError::NotDirectory),
             (false, true) => Err(FsError::IsDirectory),
             (true, true) if !self.is_empty(target)? => Err(FsError::NotEmpty),
+            // The volume behind a door goes by `delete_volume` alone.
+            (true, true) if !share_volume(to.dir.ino(), target.ino()) => Err(FsError::Busy),
             _ => Ok(()),
         }
     }
@@ -279,7 +283,7 @@ impl<E: Storage> Fs<E> {
         let attrs = Attrs { uid: caller.uid, gid: caller.gid, ..new_attrs(FileKind::CharDevice, 0, now) };
         debug_assert_eq!(attrs.rdev, 0, "a whiteout is the device with number 0");
         let mut record = Vec::new();
-        Inode { ino: self.new_ino()?, attrs, content: InodeContent::None }.encode(&mut record);
+        Inode { ino: self.new_ino(from.dir)?, attrs, content: InodeContent::None }.encode(&mut record);
         batch.put_naming(&from.key, &record, []);
         batch.add(INODES, 1);
         Ok(())
@@ -395,7 +399,7 @@ impl<E: Storage> Fs<E> {
         // The record of a file with one name is the value of that name, so the record moves. Its key is
         // deleted or overwritten by the caller.
         if let RecordLocation::Dentry(..) = state.location {
-            let old = state.record_key(self.volume, node.ino()).ok_or_else(missing_record)?;
+            let old = state.record_key(node.ino()).ok_or(FsError::Gone)?;
             let mut record = Vec::new();
             if !self.get(&old, &mut record)? {
                 return Err(missing_record());
@@ -404,12 +408,12 @@ impl<E: Storage> Fs<E> {
             batch.put(&at.key, &value);
             return Ok(RecordLocation::Dentry(at.dir.ino(), at.name.into()));
         }
-        Dentry::encode_reference(&mut value, node.kind(), node.ino());
+        Dentry::encode_reference(&mut value, node.kind(), stored(at.dir.ino(), node.ino()));
         batch.put_naming(&at.key, &value, []);
         value.clear();
-        let parent = node.is_dir().then_some((at.dir.ino(), at.name));
+        let parent = node.is_dir().then(|| (stored(node.ino(), at.dir.ino()), at.name));
         InodeEdit { ctime: Some(now), parent, ..InodeEdit::default() }.encode(&mut value);
-        batch.merge_naming(&inode_key(self.volume, node.ino()), &value, []);
+        batch.merge_naming(&inode_key(node.ino()), &value, []);
         Ok(RecordLocation::Own)
     }
 
@@ -427,7 +431,7 @@ impl<E: Storage> Fs<E> {
         // The keys of both names are the caller's to bump.
         for location in [&state.location, &location] {
             if *location == RecordLocation::Own {
-                self.version_counters.bump(&inode_key(self.volume, node.ino()));
+                self.version_counters.bump(&inode_key(node.ino()));
             }
         }
         state.location = location;
@@ -458,7 +462,7 @@ impl<E: Storage> Fs<E> {
         }
         let mut operand = Vec::new();
         InodeEdit { links_add, ..InodeEdit::default() }.encode(&mut operand);
-        batch.merge_naming(&inode_key(self.volume, dir.ino()), &operand, []);
+        batch.merge_naming(&inode_key(dir.ino()), &operand, []);
         Ok(())
     }
 
@@ -468,7 +472,7 @@ impl<E: Storage> Fs<E> {
             let attrs = &mut states.of(dir).attrs;
             let links = i64::from(attrs.links) + links_add;
             attrs.links = u32::try_from(links).expect("`plan_links` has checked the count");
-            self.version_counters.bump(&inode_key(self.volume, dir.ino()));
+            self.version_counters.bump(&inode_key(dir.ino()));
         }
     }
 

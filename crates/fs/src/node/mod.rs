@@ -44,11 +44,12 @@ use warpfire_env::{
     RankedMutex, RankedRawMutex, RankedRawRwLock, RankedReadGuard, RankedRwLock, RankedWriteGuard,
 };
 use warpfire_format::fs::{
-    Attrs, FileKind, Inode, InodeContent, InodeEdit, InodeTime, Key, KeyBuf, NAME_BYTES_MAX, VolumeId,
-    dentry_key, inode_key,
+    Attrs, FileKind, Inode, InodeContent, InodeEdit, InodeTime, KeyBuf, NAME_BYTES_MAX, number_from,
+    volume_of,
 };
 
 use crate::error::FsError;
+use crate::keys::{dentry_key, inode_key, orphan_key};
 use crate::limits::FILE_BYTES_MAX;
 use crate::lock_ranks::{CHILDREN, PENDING_TIMES, STATE};
 
@@ -200,7 +201,9 @@ impl NodeState {
                 Layout::Inline
             },
             dentry: match inode.content {
-                InodeContent::Directory(parent, name) => Some((parent, NameBuf::from_slice(name))),
+                InodeContent::Directory(parent, name) => {
+                    Some((number_from(volume_of(inode.ino), parent), NameBuf::from_slice(name)))
+                }
                 _ => None,
             },
             history: EditHistory::default(),
@@ -208,11 +211,11 @@ impl NodeState {
     }
 
     /// The key of the record; `None` if the record has been deleted.
-    pub(crate) fn record_key(&self, volume: VolumeId, ino: u64) -> Option<KeyBuf> {
+    pub(crate) fn record_key(&self, ino: u64) -> Option<KeyBuf> {
         match &self.location {
-            RecordLocation::Dentry(dir, name) => Some(dentry_key(volume, *dir, name)),
-            RecordLocation::Own => Some(inode_key(volume, ino)),
-            RecordLocation::Orphan { .. } => Some(Key::Orphan(volume, ino).encode()),
+            RecordLocation::Dentry(dir, name) => Some(dentry_key(*dir, name)),
+            RecordLocation::Own => Some(inode_key(ino)),
+            RecordLocation::Orphan { .. } => Some(orphan_key(ino)),
             RecordLocation::Gone => None,
         }
     }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use warpfire_format::fs::{FileKind, decode_xattr, xattr_key};
+use warpfire_format::fs::{FileKind, decode_xattr};
 use warpfire_format::stream::{Received, StreamHeader};
 use warpfire_meta::{SnapshotStore, Storage};
 
@@ -15,6 +15,7 @@ use crate::acl::Caller;
 use crate::diff::sides::DiffSide;
 use crate::diff::{Aspect, ChangeKind, Diff};
 use crate::error::FsError;
+use crate::keys::xattr_key;
 use crate::node::NodeRef;
 use crate::stamp::stamp;
 use crate::transfer::RECEIVED_XATTR;
@@ -125,7 +126,7 @@ impl<E: Storage + SnapshotStore> Receiver<E> {
         }
         let sides = self.fs.snapshot_sides(&kept, None)?;
         let mut value = Vec::new();
-        let key = xattr_key(sides.volume(), dir.ino(), RECEIVED_XATTR);
+        let key = xattr_key(dir.ino(), RECEIVED_XATTR);
         if !sides.get(DiffSide::Before, &key, &mut value)?
             || decode_xattr(&value).ok().and_then(|value| Received::decode(value).ok())
                 != Some(received.clone())

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use warpfire_format::fs::{Dentry, FileKind, Inode, InodeContent, Key, dentry_key, dentry_range};
+use warpfire_format::fs::{Dentry, FileKind, Inode, InodeContent, Key};
 use warpfire_format::stream::{FileAttributes, MadeFile, StreamRecord};
 use warpfire_meta::{KeyRange, ScanPage, Storage};
 
@@ -17,6 +17,7 @@ use super::writer::StreamWriter;
 use super::{SendError, SentStream};
 use crate::damage::{NO_INODE_OF_NAME, NO_ROOT_INODE, WRONG_RANGE};
 use crate::diff::sides::{DentryId, DiffSide, SideRecord, name_of};
+use crate::keys::{dentry_key, dentry_range};
 use crate::limits::PAGE_BYTES;
 use crate::node::NameBuf;
 use crate::transfer::is_receive_directory;
@@ -142,8 +143,8 @@ impl<'s, E: Storage> Attach<'s, E> {
 
     /// Looks up further new directories of a level.
     fn find_new_dirs(&mut self, level: &mut AttachLevel, after: &[u8]) -> Result<(), SendError> {
-        let (_, end) = dentry_range(self.trees.sides.volume(), level.dir);
-        let mut start = dentry_key(self.trees.sides.volume(), level.dir, after);
+        let (_, end) = dentry_range(level.dir);
+        let mut start = dentry_key(level.dir, after);
         start.push(0);
         let mut page = ScanPage::default();
         while level.more_after.is_none() {
@@ -173,7 +174,7 @@ impl<'s, E: Storage> Attach<'s, E> {
     }
 
     fn visit_changed_names(&mut self, level: &mut AttachLevel) -> Result<(), SendError> {
-        let (mut start, end) = dentry_range(self.trees.sides.volume(), level.dir);
+        let (mut start, end) = dentry_range(level.dir);
         loop {
             let keys = self.trees.sides.changed(&start, Some(&end), NAMES_AT_ONCE)?;
             for key in &keys {
@@ -276,7 +277,7 @@ impl<'s, E: Storage> Attach<'s, E> {
 
     /// Visits all names of a new directory.
     fn visit_all_names(&mut self, level: &mut AttachLevel) -> Result<(), SendError> {
-        let (mut start, end) = dentry_range(self.trees.sides.volume(), level.dir);
+        let (mut start, end) = dentry_range(level.dir);
         let mut page = ScanPage::default();
         loop {
             let pin = self.trees.sides.pin()?;

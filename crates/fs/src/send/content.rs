@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use warpfire_format::fs::{
     Extent, ExtentMap, FileKind, Inode, InodeContent, Key, REGION_BYTES, decode_region, decode_xattr, flag,
-    region_key, region_range, xattr_range,
 };
 use warpfire_format::stream::{MadeFile, Piece, StreamRecord};
 use warpfire_meta::{KeyRange, ScanPage, Storage};
@@ -15,6 +14,7 @@ use super::writer::push_hole;
 use crate::attrs::CAPABILITY;
 use crate::damage::WRONG_RANGE;
 use crate::diff::sides::{DiffSide, SideRecord};
+use crate::keys::{region_key, region_range, xattr_range};
 use crate::limits::PAGE_BYTES;
 use crate::transfer::RECEIVED_XATTR;
 
@@ -88,7 +88,7 @@ impl<E: Storage> Attach<'_, E> {
         let size = inode.attrs.size_bytes;
         let mut made = Some(made);
         let mut done = 0;
-        let (mut start, end) = region_range(self.trees.sides.volume(), inode.ino, 0);
+        let (mut start, end) = region_range(inode.ino, 0);
         let mut page = ScanPage::default();
         loop {
             let pin = self.trees.sides.pin()?;
@@ -212,9 +212,9 @@ impl<E: Storage> Attach<'_, E> {
             self.put_changed_region(name, was, is, 0, is_open)?;
             next = 1;
         }
-        let end = region_range(self.trees.sides.volume(), is.ino, 0).1;
+        let end = region_range(is.ino, 0).1;
         loop {
-            let start = region_key(self.trees.sides.volume(), is.ino, next);
+            let start = region_key(is.ino, next);
             let keys = self.trees.sides.changed(&start, Some(&end), REGIONS_AT_ONCE)?;
             for key in &keys {
                 if let Key::Region(_, _, index) = Key::decode(key)? {
@@ -265,7 +265,7 @@ impl<E: Storage> Attach<'_, E> {
         if inode.attrs.flags & flag::XATTRS == 0 {
             return Ok(());
         }
-        let (start, end) = xattr_range(self.trees.sides.volume(), inode.ino);
+        let (start, end) = xattr_range(inode.ino);
         let mut page = ScanPage::default();
         let range = KeyRange { start: &start, end: Some(&end) };
         // All at once: a file has no more of them than its list of names has room for.
@@ -286,7 +286,7 @@ impl<E: Storage> Attach<'_, E> {
         inode: &Inode<'_>,
         is_open: &mut bool,
     ) -> Result<(), SendError> {
-        let (start, end) = xattr_range(self.trees.sides.volume(), inode.ino);
+        let (start, end) = xattr_range(inode.ino);
         let (mut before, mut after) = (Vec::new(), Vec::new());
         for key in self.trees.sides.changed(&start, Some(&end), usize::MAX)? {
             let Key::Xattr(_, _, xattr) = Key::decode(&key)? else { continue };

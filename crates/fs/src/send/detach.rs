@@ -1,7 +1,7 @@
 //! The first part of an increment: takes out of the tree of the base every name that refers to another file
 //! now.
 
-use warpfire_format::fs::{FileKind, dentry_range};
+use warpfire_format::fs::FileKind;
 use warpfire_format::stream::StreamRecord;
 use warpfire_meta::Storage;
 
@@ -10,6 +10,7 @@ use super::place::ReceiverPlace;
 use super::tree::SentTrees;
 use super::writer::StreamWriter;
 use crate::diff::sides::{DentryId, DiffSide, name_of};
+use crate::keys::dentry_range;
 use crate::node::NameBuf;
 use crate::transfer::is_receive_directory;
 
@@ -67,7 +68,7 @@ impl<'s, E: Storage> Detach<'s, E> {
         for (name, ino) in staying {
             self.put(&StreamRecord::Stash { name: &name, number: ino, keeps: true })?;
         }
-        let (mut start, end) = dentry_range(self.trees.sides.volume(), dir);
+        let (mut start, end) = dentry_range(dir);
         loop {
             let keys = self.trees.sides.changed(&start, Some(&end), NAMES_AT_ONCE)?;
             for key in &keys {

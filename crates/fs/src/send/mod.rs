@@ -120,6 +120,9 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<SentStream, SendError> {
         let sides = self.snapshot_sides(order.base.unwrap_or(order.snapshot), Some(order.snapshot))?;
+        if sides.have_doors()? {
+            return Err(FsError::Invalid("a snapshot with the door of a volume cannot be sent").into());
+        }
         let trees = SentTrees::new(sides, order.root, order.base.is_some())?;
         let header = StreamHeader {
             pool: order.pool,

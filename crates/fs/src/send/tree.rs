@@ -6,13 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use warpfire_format::fs::{Dentry, FileKind, dentry_range, xattr_range};
+use warpfire_format::fs::{Dentry, FileKind};
 use warpfire_meta::{KeyRange, ScanPage, Storage};
 
 use crate::diff::sides::{DentryId, DiffSide, DiffSides, name_of};
 use crate::diff::survey::Survey;
 use crate::error::FsError;
 use crate::fs::ROOT_INO;
+use crate::keys::{dentry_range, xattr_range};
 use crate::limits::{DEPTH_MAX, PAGE_BYTES, PAGE_ENTRIES};
 use crate::transfer::is_receive_directory;
 
@@ -146,8 +147,8 @@ impl<E: Storage> SentTrees<E> {
         if self.is_part() {
             self.add_files_that_came(&mut wanted)?;
         }
-        let mut start = dentry_range(self.sides.volume(), 1).0;
-        let end = xattr_range(self.sides.volume(), 0).0;
+        let mut start = dentry_range(1).0;
+        let end = xattr_range(0).0;
         let mut page = ScanPage::default();
         while !wanted.is_empty() {
             let range = KeyRange { start: &start, end: Some(&end) };
@@ -193,7 +194,7 @@ impl<E: Storage> SentTrees<E> {
         }
         let mut page = ScanPage::default();
         while let Some(dir) = dirs.pop() {
-            let (mut start, end) = dentry_range(self.sides.volume(), dir);
+            let (mut start, end) = dentry_range(dir);
             loop {
                 let range = KeyRange { start: &start, end: Some(&end) };
                 self.sides.page_of(DiffSide::After, range, PAGE_ENTRIES, PAGE_BYTES, &mut page)?;

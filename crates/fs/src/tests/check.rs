@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use warpfire_format::fs::{
-    CounterId, Dentry, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent, Key, PoolRecordId,
-    SnapshotName, SnapshotRecord, SnapshotRuleRecord, VolumeRecord, WishesRecord, decode_counter,
-    decode_region, decode_xattr, flag,
+    CounterId, Dentry, DoorVolume, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent, Key,
+    LOCAL_INO_MAX, PoolRecordId, SnapshotName, SnapshotRecord, SnapshotRuleRecord, VolumeId, VolumeRecord,
+    WishesRecord, decode_counter, decode_region, decode_xattr, flag, number_from, number_in,
 };
 use warpfire_meta::{Direction, KeyRange, ScanPage, Storage};
 use warpfire_units::Seq;
@@ -23,6 +23,8 @@ struct CheckedInode {
 
 #[derive(Default)]
 struct CheckedTree {
+    /// The record of a volume behind a door.
+    volume: Option<DoorVolume>,
     inodes: BTreeMap<u64, CheckedInode>,
     orphans: Vec<u64>,
     names: BTreeMap<u64, Vec<(u64, Vec<u8>)>>,
@@ -39,7 +41,7 @@ struct CheckedTree {
 
 /// Checks a store. Panics with the first fault.
 pub(crate) fn check<E: Storage>(engine: &E, what: &str) {
-    let mut seen = CheckedTree::default();
+    let mut trees = BTreeMap::from([(VolumeId::FIRST, CheckedTree::default())]);
     let snapshot = engine.snapshot();
     let mut start = vec![0];
     let mut page = ScanPage::default();
@@ -47,12 +49,49 @@ pub(crate) fn check<E: Storage>(engine: &E, what: &str) {
         let range = KeyRange { start: &start, end: None };
         engine.scan(range, engine.seq(&snapshot), Direction::Forward, 1000, 1 << 20, &mut page).unwrap();
         for entry in page.iter() {
-            seen.record(entry.key, entry.value);
+            if let Key::Volume(volume) = Key::decode(entry.key).unwrap() {
+                let record = DoorVolume::decode(entry.value).unwrap();
+                if record.removed_at.is_none() {
+                    trees.insert(volume, CheckedTree { volume: Some(record), ..CheckedTree::default() });
+                }
+                continue;
+            }
+            let volume = VolumeId(u32::from_be_bytes(*entry.key.first_chunk().unwrap())).max(VolumeId::FIRST);
+            // The rest of a removed volume goes with compaction.
+            if let Some(tree) = trees.get_mut(&volume) {
+                tree.record(entry.key, entry.value);
+            }
         }
         let Some(last) = page.iter().last().filter(|_| page.more) else { break };
         start = [last.key, &[0]].concat();
     }
-    seen.agree(what);
+    let (mut behind, mut doors) = ([0; 3], BTreeMap::new());
+    for (volume, tree) in trees.iter().filter(|(volume, _)| **volume != VolumeId::FIRST) {
+        (1..=3).for_each(|id| behind[id as usize - 1] += tree.counters.get(&id).copied().unwrap_or(0));
+        let root = tree.volume.unwrap().root;
+        let (parent, name) = tree.inodes[&root].place.clone().expect("the root is a directory");
+        doors.insert(number_in(*volume, root), vec![(number_from(*volume, parent), name)]);
+    }
+    let mut found: BTreeMap<u64, Vec<(u64, Vec<u8>)>> = BTreeMap::new();
+    for (volume, tree) in &trees {
+        for (stored, names) in tree.names.iter().filter(|(stored, _)| **stored > LOCAL_INO_MAX) {
+            let number = number_from(*volume, *stored);
+            let names = names.iter().map(|(dir, name)| (number_in(*volume, *dir), name.clone()));
+            // A clone shows the doors beside the directory that it is a clone of.
+            let own = |place: &(u64, Vec<u8>)| {
+                tree.volume.is_none() || doors.get(&number) == Some(&vec![place.clone()])
+            };
+            let own: Vec<_> = names.filter(own).collect();
+            if !own.is_empty() {
+                found.entry(number).or_default().extend(own);
+            }
+        }
+    }
+    assert_eq!(found, doors, "{what}: each volume has its door");
+    for (volume, tree) in &trees {
+        let what = format!("{what}, volume {}", volume.0);
+        tree.agree(&what, if *volume == VolumeId::FIRST { behind } else { [0; 3] });
+    }
 }
 
 impl CheckedTree {
@@ -74,6 +113,7 @@ impl CheckedTree {
             Key::SnapshotName(_, name) => {
                 assert_eq!(self.snapshots.remove(name), Some(SnapshotName::decode(value).unwrap().seq));
             }
+            Key::Volume(_) => unreachable!("taken before"),
             Key::SnapshotRule(..) => _ = SnapshotRuleRecord::decode(value).unwrap(),
             Key::Counter(_, id) => _ = self.counters.insert(id as u64, decode_counter(value).unwrap()),
             Key::Inode(_, ino) => {
@@ -138,9 +178,12 @@ impl CheckedTree {
         assert!(old.is_none(), "inode {} has one record", inode.ino);
     }
 
-    fn agree(&self, what: &str) {
+    fn agree(&self, what: &str, behind: [i64; 3]) {
+        // A clone shows what its origin has outside of the cloned directory too, but no orphans.
+        let is_clone = self.volume.is_some_and(|volume| volume.origin.is_some());
+        let root = self.volume.map_or(1, |volume| volume.root);
         assert!(self.snapshots.is_empty(), "{what}: snapshots without a name: {:?}", self.snapshots);
-        for (ino, kind) in &self.kinds {
+        for (ino, kind) in self.kinds.iter().filter(|(ino, _)| *ino <= LOCAL_INO_MAX) {
             assert_eq!(
                 self.inodes.get(ino).map(|i| i.kind),
                 Some(*kind),
@@ -148,7 +191,7 @@ impl CheckedTree {
             );
         }
         for (ino, CheckedInode { kind, links, in_regions, place, flags }) in &self.inodes {
-            assert!(*ino < self.next_ino, "{what}: inode {ino} was reserved");
+            assert!(self.volume.is_some() || *ino < self.next_ino, "{what}: inode {ino} was reserved");
             let names = self.names.get(ino).map_or(&[][..], Vec::as_slice);
             if *kind == FileKind::Directory {
                 let children = |(i, k): &&(u64, FileKind)| {
@@ -156,12 +199,13 @@ impl CheckedTree {
                 };
                 let subdirectories = self.kinds.iter().filter(children).count() as u32;
                 assert_eq!(*links, 2 + subdirectories, "{what}: links of directory {ino}");
-                let is_root = *place == Some((*ino, vec![]));
-                assert!(is_root == (*ino == 1), "{what}: only the root has no parent");
-                assert_eq!(
-                    names,
-                    if is_root { &[][..] } else { std::slice::from_ref(place.as_ref().unwrap()) }
-                );
+                let (parent, name) = place.as_ref().unwrap();
+                let is_top = (*parent, &name[..]) == (*ino, b"") || *parent > LOCAL_INO_MAX;
+                assert!(is_top == (*ino == root) || is_clone, "{what}: only the root has no parent");
+                let place = (*parent, name.clone());
+                if !(is_top && is_clone && names.len() <= 1) {
+                    assert_eq!(names, if is_top { &[][..] } else { std::slice::from_ref(&place) }, "{what}");
+                }
             } else {
                 assert_eq!(*links as usize, names.len(), "{what}: links of inode {ino}");
                 assert!(*links > 0 || self.orphans.contains(ino), "{what}: inode {ino} has a name");
@@ -187,11 +231,23 @@ impl CheckedTree {
             }
         }
         for ino in self.regions.keys().chain(&self.attributes) {
-            assert!(self.inodes.contains_key(ino), "{what}: inode {ino}, which has records, is there");
+            assert!(
+                is_clone || self.inodes.contains_key(ino),
+                "{what}: inode {ino}, which has records, is there"
+            );
         }
         let counter = |id: CounterId| self.counters.get(&(id as u64)).copied().unwrap_or(0);
-        assert_eq!(counter(CounterId::Inodes), self.inodes.len() as i64, "{what}: inodes");
-        assert_eq!(counter(CounterId::Bytes), self.bytes.cast_signed(), "{what}: bytes");
-        assert_eq!(counter(CounterId::Reserved), self.reserved.cast_signed(), "{what}: reserved bytes");
+        let counted = [
+            (CounterId::Inodes, self.inodes.len() as i64),
+            (CounterId::Bytes, self.bytes.cast_signed()),
+            (CounterId::Reserved, self.reserved.cast_signed()),
+        ];
+        for ((id, found), behind) in counted.into_iter().zip(behind) {
+            if is_clone {
+                assert!(counter(id) >= found, "{what}: {id:?}: {} and {found}", counter(id));
+            } else {
+                assert_eq!(counter(id), found + behind, "{what}: {id:?}");
+            }
+        }
     }
 }

@@ -29,6 +29,7 @@ mod transaction_model;
 mod transactions;
 mod transfer;
 mod tree_model;
+mod volumes;
 
 use std::sync::Arc;
 use warpfire_env::sync::atomic::{AtomicI64, Ordering};

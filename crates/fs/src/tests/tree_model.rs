@@ -8,7 +8,7 @@ use warpfire_meta::{Storage, Store};
 use super::check::check;
 use super::{TestRandom, world_with};
 use crate::acl::Caller;
-use crate::{FileKind, Follow, Fs, FsError, FsOptions, NewMode, Position, RenameMode};
+use crate::{FileKind, Follow, Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
@@ -169,10 +169,18 @@ impl Tree {
 
 /// As `Tree::listing`, from the filesystem.
 pub(crate) fn listing<E: Storage>(fs: &Fs<E>) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
+    listing_below(fs, &fs.root())
+}
+
+/// As `listing`, of a directory. Names that begin with `@` are left out: they are doors.
+pub(crate) fn listing_below<E: Storage>(fs: &Fs<E>, top: &NodeRef) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
     let mut all = BTreeMap::new();
-    let mut todo = vec![(Vec::new(), fs.root())];
+    let mut todo = vec![(Vec::new(), NodeRef::clone(top))];
     while let Some((path, dir)) = todo.pop() {
         for entry in fs.readdir(&ROOT, &dir, None, usize::MAX).unwrap() {
+            if entry.name.starts_with(b"@") {
+                continue;
+            }
             let below = [&path[..], b"/", &entry.name].concat();
             let node = fs.lookup(&ROOT, &dir, &entry.name).unwrap();
             assert_eq!((node.ino(), node.kind()), (entry.ino, entry.kind));
@@ -189,15 +197,25 @@ pub(crate) fn listing<E: Storage>(fs: &Fs<E>) -> BTreeMap<Vec<u8>, Option<Vec<u8
 
 /// One random call on both; both must answer alike.
 pub(crate) fn step<E: Storage>(fs: &Fs<E>, tree: &mut Tree, draw: &mut TestRandom, what: &str) {
+    step_below(fs, &fs.root(), tree, draw, what);
+}
+
+/// As `step`, in a directory.
+pub(crate) fn step_below<E: Storage>(
+    fs: &Fs<E>,
+    root: &NodeRef,
+    tree: &mut Tree,
+    draw: &mut TestRandom,
+    what: &str,
+) {
     const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
     let path = |draw: &mut TestRandom| -> Vec<&'static [u8]> {
         (0..=draw.below(3)).map(|_| NAMES[draw.below(4) as usize]).collect()
     };
     let one = path(draw);
     let two = path(draw);
-    let root = fs.root();
-    let resolve = |path: &[&[u8]]| fs.resolve_parent(&ROOT, &root, &path.join(&b'/'), Follow::No);
-    let there = |path: &[&[u8]]| fs.resolve(&ROOT, &root, &path.join(&b'/'), Follow::No);
+    let resolve = |path: &[&[u8]]| fs.resolve_parent(&ROOT, root, &path.join(&b'/'), Follow::No);
+    let there = |path: &[&[u8]]| fs.resolve(&ROOT, root, &path.join(&b'/'), Follow::No);
     let mode = NewMode::exact(0o755);
     let most = if draw.below(10) == 0 { 90_000 } else { 100 };
     let len = draw.below(most) as usize;
@@ -312,19 +330,29 @@ fn a_power_cut_leaves_a_moment_since_the_last_sync() {
 
 /// A twin of the filesystem as it is now. Hard links are recognised by inode number.
 pub(crate) fn twin_of<E: Storage>(fs: &Fs<E>) -> Tree {
-    let mut tree = Tree { nodes: BTreeMap::new(), next: 1 << 40 };
-    let mut todo = vec![fs.root()];
+    twin_below(fs, &fs.root())
+}
+
+/// As `twin_of`, of a directory, without doors.
+pub(crate) fn twin_below<E: Storage>(fs: &Fs<E>, top: &NodeRef) -> Tree {
+    let mut tree = Tree { nodes: BTreeMap::new(), next: 1 << 63 };
+    let number = |ino: u64| if ino == top.ino() { 1 } else { ino | 1 << 62 };
+    let mut todo = vec![NodeRef::clone(top)];
     while let Some(dir) = todo.pop() {
         let mut names = BTreeMap::new();
         for entry in fs.readdir(&ROOT, &dir, None, usize::MAX).unwrap() {
-            names.insert(entry.name.to_vec(), entry.ino);
+            if entry.name.starts_with(b"@") {
+                continue;
+            }
+            names.insert(entry.name.to_vec(), number(entry.ino));
             if entry.kind == FileKind::Directory {
                 todo.push(fs.lookup(&ROOT, &dir, &entry.name).unwrap());
             } else {
-                tree.nodes.insert(entry.ino, Twin::File(fs.read_file(&ROOT, &dir, &entry.name).unwrap()));
+                tree.nodes
+                    .insert(number(entry.ino), Twin::File(fs.read_file(&ROOT, &dir, &entry.name).unwrap()));
             }
         }
-        tree.nodes.insert(dir.ino(), Twin::Dir(names));
+        tree.nodes.insert(number(dir.ino()), Twin::Dir(names));
     }
     tree
 }

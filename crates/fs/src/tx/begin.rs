@@ -8,18 +8,20 @@
 //! 3. Only the base begins transactions: they do not nest (assert in `transaction`).
 
 use std::sync::Arc;
+use warpfire_env::sync::atomic::{AtomicU32, Ordering};
 
 use warpfire_env::sync::Mutex;
 use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex, Timestamp};
-use warpfire_format::fs::inode_key;
+
 use warpfire_meta::{MemoryAccount, SnapshotStore, Storage, TxStore};
 
 use super::commit::FileVersion;
 use super::savepoint::Savepoints;
 use crate::deferred::Deferred;
 use crate::error::FsError;
-use crate::fs::{AtimeMode, Fs, FsOptions, ROOT_INO};
+use crate::fs::{AtimeMode, Doors, Fs, FsOptions, ROOT_INO};
 use crate::inode_numbers::InodeNumbers;
+use crate::keys::inode_key;
 use crate::node::{InodeCache, NodeLookup, NodeState, VersionCounters};
 use crate::op::{CallGate, CallJournal, TransactionCounters};
 use crate::schema::FsSchema;
@@ -100,10 +102,10 @@ impl<E: Storage> Fs<E> {
         drop((held, guard));
         // The root node is made without a read of its record, so the read is noted here: a change of it
         // conflicts like any other.
-        store.note_read(&inode_key(self.volume, ROOT_INO));
-        let (changes, volume) = (Arc::clone(&store), self.volume);
+        store.note_read(&inode_key(ROOT_INO));
+        let changes = Arc::clone(&store);
         let has_changed = move |ino: u64, state: &NodeState| {
-            state.record_key(volume, ino).is_none_or(|key| changes.has_changed(&key))
+            state.record_key(ino).is_none_or(|key| changes.has_changed(&key))
         };
         let inode_cache = InodeCache::for_transaction(&self.inode_cache, Box::new(has_changed), account);
         let found = inode_cache.insert_made(ROOT_INO, || true, || state);
@@ -115,6 +117,7 @@ impl<E: Storage> Fs<E> {
             engine: store,
             clock: Arc::clone(&self.clock),
             volume: self.volume,
+            doors: Doors::Shown,
             options: FsOptions { atime: AtimeMode::Never, ..FsOptions::default() },
             inode_cache,
             version_counters: VersionCounters::for_transaction(),
@@ -127,6 +130,7 @@ impl<E: Storage> Fs<E> {
                 drawn_before,
                 account,
             ),
+            next_volume: AtomicU32::new(self.next_volume.load(Ordering::Relaxed)),
             call_gate: CallGate::transaction(journal),
             transactions: TransactionCounters::default(),
             memory: account.clone(),
@@ -137,7 +141,7 @@ impl<E: Storage> Fs<E> {
 
     fn new_ino_for_transaction(&self) -> Result<u64, FsError> {
         let _guard = self.call_gate.enter();
-        self.new_ino()
+        self.new_local_ino()
     }
 }
 

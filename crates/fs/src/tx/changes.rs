@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use warpfire_format::fs::{Attrs, Dentry, FileKind, Inode, InodeContent, Key, REGION_BYTES};
+use warpfire_format::fs::{Attrs, Dentry, FileKind, Inode, InodeContent, Key, REGION_BYTES, number_in};
 use warpfire_meta::{Batch, BatchOp};
 
 use crate::error::FsError;
@@ -104,8 +104,10 @@ impl ChangesByOthers {
             return Ok(true);
         }
         match key {
-            Key::Region(_, ino, index) => _ = self.files.entry(ino).or_default().regions.insert(index),
-            Key::Xattr(_, ino, _) => _ = self.files.entry(ino).or_default(),
+            Key::Region(volume, ino, index) => {
+                _ = self.files.entry(number_in(volume, ino)).or_default().regions.insert(index);
+            }
+            Key::Xattr(volume, ino, _) => _ = self.files.entry(number_in(volume, ino)).or_default(),
             Key::Inode(..) | Key::Orphan(..) | Key::Dentry(..) => {
                 let (old, new) = (inode_in(key, old)?, inode_in(key, new)?);
                 if let (Some(old), Some(new)) = (&old, &new)
@@ -127,7 +129,8 @@ impl ChangesByOthers {
             | Key::Counter(..)
             | Key::Snapshot(..)
             | Key::SnapshotName(..)
-            | Key::SnapshotRule(..) => return Ok(true),
+            | Key::SnapshotRule(..)
+            | Key::Volume(_) => return Ok(true),
         }
         Ok(false)
     }
@@ -163,11 +166,12 @@ impl ChangesByOthers {
 fn inode_in<'v>(key: Key<'_>, value: Option<&'v [u8]>) -> Result<Option<Inode<'v>>, FsError> {
     let Some(value) = value else { return Ok(None) };
     Ok(match key {
-        Key::Dentry(..) => match Dentry::decode(value)? {
+        Key::Dentry(volume, ..) => match Dentry::decode(value)?.in_volume(volume) {
             Dentry::Embedded(inode) => Some(inode),
             Dentry::Reference(..) => None,
         },
-        _ => Some(Inode::decode(value)?),
+        Key::Inode(volume, _) | Key::Orphan(volume, _) => Some(Inode::decode(value)?.in_volume(volume)),
+        _ => None,
     })
 }
 
@@ -195,7 +199,7 @@ fn have_same_content(a: &Inode<'_>, b: &Inode<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use warpfire_format::fs::{InodeTime, VolumeId, region_key};
+    use warpfire_format::fs::InodeTime;
 
     use super::*;
 
@@ -223,8 +227,8 @@ mod tests {
 
     #[test]
     fn a_read_is_affected_by_changes_of_its_bytes_alone() {
-        let key = warpfire_format::fs::inode_key(VolumeId::FIRST, 7);
-        let region = region_key(VolumeId::FIRST, 7, 5);
+        let key = crate::keys::inode_key(7);
+        let region = crate::keys::region_key(7, 5);
         let later = record(Attrs { mtime: InodeTime { seconds: 9, nanos: 0 }, ..attrs() });
         let written: [(&[u8], &[u8], &[u8]); 2] = [(&key, &record(attrs()), &later), (&region, b"a", b"b")];
         let changes = changes_of(&written, &Batch::new());
@@ -242,7 +246,7 @@ mod tests {
 
     #[test]
     fn an_access_time_is_tolerable_unless_the_record_is_written_whole() {
-        let key = warpfire_format::fs::inode_key(VolumeId::FIRST, 7);
+        let key = crate::keys::inode_key(7);
         let read_later = record(Attrs { atime: InodeTime { seconds: 9, nanos: 0 }, ..attrs() });
         let changed: [(&[u8], &[u8], &[u8]); 1] = [(&key, &record(attrs()), &read_later)];
         let mut batch = Batch::new();

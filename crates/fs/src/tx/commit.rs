@@ -80,7 +80,7 @@ impl<E: Storage> Fs<E> {
         // A call changes the record only while it holds the node's state. So no change is half done here, and
         // the snapshot has all changes so far.
         let state = node.state.read();
-        let key = state.record_key(self.volume, node.ino()).ok_or(FsError::NotFound)?;
+        let key = state.record_key(node.ino()).ok_or(FsError::NotFound)?;
         let snapshot = self.engine.snapshot();
         let at = self.engine.seq(&snapshot);
         // The path needs the states of this node and of its ancestors, one at a time.
@@ -224,7 +224,7 @@ impl<E: Storage> Fs<E> {
             let mut state = node.state.read().clone();
             settle_attrs(&mut state.attrs, at);
             let pending_times = *node.pending_times.lock();
-            let key = state.record_key(self.volume, ino);
+            let key = state.record_key(ino);
             let is_changed = match (own, &key) {
                 (Some(own), Some(key)) => own.contains(&**key),
                 _ => true,

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warpfire_format::fs::{Dentry, Key};
+use warpfire_format::fs::{Dentry, Key, number_in};
 use warpfire_meta::{BatchOp, Storage};
 use warpfire_units::Seq;
 
@@ -39,25 +39,30 @@ impl<E: Storage> PendingCommit<E> {
         let mut value = Vec::new();
         for (key, op) in &ops {
             match Key::decode(key)? {
-                Key::Dentry(_, dir, name) => {
+                Key::Dentry(volume, dir, name) => {
+                    let dir = number_in(volume, dir);
                     if !self.refers_to_the_same(op, &mut value)? {
                         visit(Invalidation::Name(dir, name));
                         files.insert(dir);
                     }
                 }
-                Key::Inode(_, ino) | Key::Orphan(_, ino) | Key::Xattr(_, ino, _) | Key::Region(_, ino, _) => {
-                    files.insert(ino);
+                Key::Inode(volume, ino)
+                | Key::Orphan(volume, ino)
+                | Key::Xattr(volume, ino, _)
+                | Key::Region(volume, ino, _) => {
+                    files.insert(number_in(volume, ino));
                 }
                 Key::Pool(_)
                 | Key::Counter(..)
                 | Key::Snapshot(..)
                 | Key::SnapshotName(..)
-                | Key::SnapshotRule(..) => {}
+                | Key::SnapshotRule(..)
+                | Key::Volume(_) => {}
             }
         }
         // The key of a name does not have the inode number of the record in it. The node of that file has.
         for node in tx_fs.inode_cache.tx_nodes() {
-            let location = node.state.read().record_key(tx_fs.volume, node.ino());
+            let location = node.state.read().record_key(node.ino());
             if location.is_none_or(|key| ops.contains_key(&*key)) {
                 files.insert(node.ino());
             }

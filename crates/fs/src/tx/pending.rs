@@ -15,7 +15,7 @@ use std::sync::Arc;
 use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_env::{PlantedBug, is_planted};
-use warpfire_format::fs::Key;
+use warpfire_format::fs::{Key, number_in};
 use warpfire_meta::{Admit, Batch, CommitError, Storage, TxChanges};
 use warpfire_units::Seq;
 
@@ -324,16 +324,20 @@ impl<E: Storage> PendingCommit<E> {
     /// A path for a message about the key of a record.
     fn path_of_key(&self, key: &[u8]) -> String {
         let (ino, name) = match Key::decode(key) {
-            Ok(Key::Dentry(_, dir, name)) => (dir, name),
-            Ok(Key::Inode(_, ino) | Key::Orphan(_, ino) | Key::Xattr(_, ino, _) | Key::Region(_, ino, _)) => {
-                (ino, &b""[..])
-            }
+            Ok(Key::Dentry(volume, dir, name)) => (number_in(volume, dir), name),
+            Ok(
+                Key::Inode(volume, ino)
+                | Key::Orphan(volume, ino)
+                | Key::Xattr(volume, ino, _)
+                | Key::Region(volume, ino, _),
+            ) => (number_in(volume, ino), &b""[..]),
             Ok(
                 Key::Pool(_)
                 | Key::Counter(..)
                 | Key::Snapshot(..)
                 | Key::SnapshotName(..)
-                | Key::SnapshotRule(..),
+                | Key::SnapshotRule(..)
+                | Key::Volume(_),
             )
             | Err(_) => (ROOT_INO, &b""[..]),
         };

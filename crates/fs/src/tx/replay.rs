@@ -21,12 +21,13 @@
 use std::sync::Arc;
 use warpfire_env::sync::atomic::Ordering;
 
-use warpfire_format::fs::{Inode, InodeContent, inode_key};
+use warpfire_format::fs::{Inode, InodeContent, number_from, volume_of};
 use warpfire_meta::{Storage, TxStore};
 
 use super::begin::{Transaction, TxFs};
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::keys::inode_key;
 use crate::limits::DEPTH_MAX;
 use crate::node::{NodeRef, RecordLocation};
 use crate::op::{CallJournal, PureRead, ReplayScene};
@@ -118,9 +119,11 @@ impl<E: Storage> Transaction<E> {
     pub(super) fn path_inside(&self, ino: u64, name: &[u8]) -> String {
         let of_record = |ino| {
             let mut value = Vec::new();
-            let found = self.tx_fs.engine.peek_below(&inode_key(self.tx_fs.volume, ino), &mut value);
+            let found = self.tx_fs.engine.peek_below(&inode_key(ino), &mut value);
             match Inode::decode(&value).ok().filter(|_| matches!(found, Ok(true)))?.content {
-                InodeContent::Directory(parent, name) => Some((parent, name.to_vec())),
+                InodeContent::Directory(parent, name) => {
+                    Some((number_from(volume_of(ino), parent), name.to_vec()))
+                }
                 _ => None,
             }
         };

@@ -14,7 +14,7 @@
 use std::hash::Hasher;
 use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
-use warpfire_format::fs::{Dentry, Inode};
+use warpfire_format::fs::{Dentry, Inode, volume_of};
 use warpfire_meta::Storage;
 
 use super::begin::{Transaction, TxFs};
@@ -119,16 +119,18 @@ impl<E: Storage> TxFs<E> {
 
     /// Whether the node's record is at the location of this state.
     fn is_record_of(&self, node: &Node, state: &NodeState) -> Result<bool, FsError> {
-        let Some(key) = state.record_key(self.volume, node.ino()) else { return Ok(false) };
+        let Some(key) = state.record_key(node.ino()) else { return Ok(false) };
         let mut value = Vec::new();
         if !self.get(&key, &mut value)? {
             return Ok(false);
         }
+        let volume = volume_of(node.ino());
         Ok(match &state.location {
-            RecordLocation::Dentry(..) => {
-                matches!(Dentry::decode(&value)?, Dentry::Embedded(inode) if inode.ino == node.ino())
-            }
-            _ => Inode::decode(&value)?.ino == node.ino(),
+            RecordLocation::Dentry(..) => match Dentry::decode(&value)?.in_volume(volume) {
+                Dentry::Embedded(inode) => inode.ino == node.ino(),
+                Dentry::Reference(..) => false,
+            },
+            _ => Inode::decode(&value)?.in_volume(volume).ino == node.ino(),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Commits that make and drop persistent snapshots.
+//! Commits that make and drop persistent snapshots and domains.
 //!
 //! # Invariants
 //! 1. A snapshot's seq is the newest one while no commit is in progress, the changes of the sync point hook
@@ -7,6 +7,9 @@
 //! 2. The seq is registered before its record is applied, under the same locks. A job that listed the readers
 //!    before has no version newer than the snapshot.
 //! 3. The registration ends after the sync that covers the removal of the record.
+//! 4. The same holds for the seq of a domain's origin, and a domain counts as removed only once the record
+//!    that says so is durable. Until then a crash could bring back the domain without the versions that
+//!    compaction has dropped.
 
 use warpfire_env::sync::atomic::Ordering;
 use warpfire_env::{PlantedBug, is_planted};
@@ -14,17 +17,58 @@ use warpfire_log::{Admit, LogStore};
 use warpfire_units::Seq;
 
 use super::PreparedCommit;
-use crate::batch::{Batch, RESERVED};
+use crate::batch::{Batch, BatchOp, RESERVED};
+use crate::domain::{DomainId, DomainRecord};
 use crate::engine::{EngineInner, ShardWriteGuard};
 use crate::schema::Schema;
 use crate::store::{CommitError, MetaError};
 
-/// Room that a snapshot asks for: more than its record takes.
+/// Room that a snapshot or a domain asks for: more than its records take.
 const SNAPSHOT_BYTES: u64 = 1024;
 
+/// The records of snapshots and domains that a batch puts.
+#[derive(Default)]
+struct NamedInBatch {
+    snapshots: Vec<Seq>,
+    domains: Vec<DomainRecord>,
+}
+
+/// Records of snapshots and domains in the memtable.
+struct AppliedRecords {
+    /// The newest seq before them.
+    seq: Seq,
+    /// The seq of their commit.
+    named_by: Seq,
+    /// The domains that they remove.
+    removed: Vec<DomainRecord>,
+}
+
+impl NamedInBatch {
+    fn find(batch: &Batch, schema: &impl Schema) -> Result<NamedInBatch, MetaError> {
+        let mut named = NamedInBatch::default();
+        let (snapshots, domains) = (schema.snapshot_range(), schema.domain_range());
+        for op in batch.iter() {
+            let BatchOp::Put(key, value) = op else { continue };
+            let is_in = |range: &Option<(Vec<u8>, Vec<u8>)>| {
+                range.as_ref().is_some_and(|(start, end)| *start.as_slice() <= *key && key < end.as_slice())
+            };
+            if is_in(&snapshots) {
+                named.snapshots.extend(schema.snapshot_seq(key)?);
+            }
+            if is_in(&domains) {
+                named.domains.extend(schema.domain(key, value)?);
+            }
+        }
+        Ok(named)
+    }
+}
+
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// Makes a persistent snapshot; see `SnapshotStore::commit_snapshot`.
-    pub(crate) fn commit_snapshot(&self, build: &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError> {
+    /// Makes persistent snapshots and domains; see `SnapshotStore::commit_at_newest`.
+    pub(crate) fn commit_at_newest(
+        &self,
+        build: &mut dyn FnMut(Seq, &mut Batch),
+    ) -> Result<Seq, CommitError> {
         // Under the locks below nobody may wait for room.
         let granted = self.make_room(SNAPSHOT_BYTES, Admit::User)?;
         let sync_point = self.sync_point.lock();
@@ -32,9 +76,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         self.latch.check()?;
         self.run_hook(&mut shards)?;
         shards[0].credit += granted;
-        let seq = self.apply_snapshot(build, &mut shards)?;
+        let applied = self.apply_records(build, &mut shards)?;
         drop((shards, sync_point));
-        Ok(seq)
+        self.finish_removal(applied)
     }
 
     /// Commits changes and makes a snapshot that shows them; see `SnapshotStore::commit_with_snapshot`.
@@ -71,37 +115,92 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         // neither.
         self.apply_in_place(prepared, u32::MAX, &mut shards)?;
         self.run_hook(&mut shards)?;
-        let seq = self.apply_snapshot(build, &mut shards)?;
+        let applied = self.apply_records(build, &mut shards)?;
         drop((shards, sync_point));
-        Ok(seq)
+        self.finish_removal(applied)
     }
 
-    /// Applies the record of a snapshot of the newest version. The caller has run the hook, and holds the
-    /// locks of all shards.
-    fn apply_snapshot(
+    /// Applies the records of snapshots and domains at the newest version. The caller has run the hook, and
+    /// holds the locks of all shards.
+    fn apply_records(
         &self,
         build: &mut dyn FnMut(Seq, &mut Batch),
         shards: &mut [ShardWriteGuard<'_, L>],
-    ) -> Result<Seq, MetaError> {
+    ) -> Result<AppliedRecords, MetaError> {
         let seq = self.newest();
         let mut batch = Batch::new();
         build(seq, &mut batch);
         let prepared = PreparedCommit::new(&batch, &self.schema)?;
-        assert!(prepared.pointers.is_empty(), "the record of a snapshot names no slice");
+        assert!(prepared.pointers.is_empty(), "the record of a snapshot or domain names no slice");
+        let named = NamedInBatch::find(&batch, &self.schema)?;
         debug_assert!(
-            batch
-                .iter()
-                .any(|op| matches!(self.schema.snapshot_seq(op.key()), Ok(Some(named)) if named == seq)),
-            "the batch has the record that names the seq"
+            named.snapshots.iter().all(|named| *named == seq),
+            "a snapshot is made of the newest version"
         );
         // The record is counted; the grant for it is left to later commits.
         self.usage.active_bytes.fetch_add(prepared.bytes, Ordering::Relaxed);
         if !is_planted(PlantedBug::SnapshotNotHeld) {
-            self.snapshots.keep(seq);
+            named.snapshots.iter().for_each(|named| self.snapshots.keep(*named));
         }
+        let removed = self.register_domains(named.domains);
         let named_by = self.apply(&prepared, u32::MAX, shards);
         assert!(seq < named_by, "a snapshot does not show its own record");
-        Ok(seq)
+        Ok(AppliedRecords { seq, named_by, removed })
+    }
+
+    /// Ends the removal of domains: their versions may go once the record is durable.
+    fn finish_removal(&self, applied: AppliedRecords) -> Result<Seq, CommitError> {
+        if !applied.removed.is_empty() {
+            debug_assert!(applied.seq < applied.named_by, "a record has a later seq than its subject");
+            // Until this returns a crash could bring the domain back, so compaction keeps all of it.
+            self.sync(applied.named_by)?;
+            for record in applied.removed {
+                self.domains.set(record);
+            }
+            self.snapshots.note_removal();
+            self.wake_background();
+        }
+        Ok(applied.seq)
+    }
+
+    /// Registers the domains that a commit makes or changes, with the seqs of their origins. Returns those
+    /// that it removes: they are still registered as they were.
+    fn register_domains(&self, records: Vec<DomainRecord>) -> Vec<DomainRecord> {
+        let mut removed = Vec::new();
+        for record in records {
+            let live = DomainRecord { removed_at: None, ..record };
+            let before = self.domains.set(live);
+            debug_assert!(
+                before.is_none_or(|before| before.origin == record.origin),
+                "a domain keeps its origin"
+            );
+            if record.removed_at.is_some() {
+                removed.push(record);
+            }
+        }
+        removed
+    }
+
+    /// Forgets a removed domain; see `SnapshotStore::forget_domain`.
+    pub(crate) fn forget_domain(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError> {
+        let removed = self.commit(batch, None, Admit::Reserve)?;
+        self.sync(removed)?;
+        self.domains.remove(domain);
+        self.snapshots.note_removal();
+        self.wake_background();
+        Ok(())
+    }
+
+    /// See `SnapshotStore::unneeded_domains`.
+    pub(crate) fn unneeded_domains(&self) -> Result<Vec<DomainId>, MetaError> {
+        let Some(table) = self.domains.get() else { return Ok(Vec::new()) };
+        let mut unneeded = Vec::new();
+        for record in table.removed_leaves() {
+            if !record.is_read_by(&self.snapshots) && !self.has_versions(record.keys().as_range())? {
+                unneeded.push(record.domain);
+            }
+        }
+        Ok(unneeded)
     }
 
     /// Drops a persistent snapshot; see `SnapshotStore::drop_snapshot`.

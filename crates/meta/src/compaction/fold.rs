@@ -75,20 +75,28 @@ impl VersionGroup {
     }
 
     /// Calls `emit` with the versions to keep, newest first, and with the bundles that they still have.
-    /// `visible` lists the seqs that readers may read
-    /// at, rising. `bottom` says that no older version of this key exists elsewhere. `out` is scratch memory.
+    /// `visible` lists the seqs that readers may read at, rising. `bottom` says that no older version of this
+    /// key exists elsewhere. With `removed_at` nobody reads the key at a later seq. `out` is scratch memory.
     pub(super) fn fold<S: Schema, E: From<SchemaError>>(
         &self,
         schema: &S,
         visible: &[Seq],
         bottom: bool,
+        removed_at: Option<Seq>,
         out: &mut Vec<u8>,
         mut emit: impl FnMut(KeyVersion<'_>, Option<Bundle>) -> Result<(), E>,
     ) -> Result<(), E> {
         debug_assert!(visible.is_sorted(), "the seqs of readers are in order");
-        // A version newer than every reader's seq has a stratum of its own, the last one: it is kept.
+        let readers = removed_at.map_or(visible.len(), |removed| visible.partition_point(|v| *v <= removed));
+        let visible = &visible[..readers];
+        // A version newer than every reader's seq has a stratum of its own, the last one: it is kept, unless
+        // there will be no reader.
         let stratum_of = |seq: Seq| visible.partition_point(|v| *v < seq);
         let mut rest = self.versions.as_slice();
+        if removed_at.is_some() {
+            let unread = rest.iter().take_while(|v| stratum_of(v.seq) == visible.len()).count();
+            rest = &rest[unread..];
+        }
         while let Some(newest) = rest.first() {
             let stratum = stratum_of(newest.seq);
             let end = rest.iter().position(|v| stratum_of(v.seq) != stratum).unwrap_or(rest.len());
@@ -181,6 +189,15 @@ mod tests {
         visible: &[u64],
         bottom: bool,
     ) -> Vec<(u64, VersionKind, Vec<u8>)> {
+        fold_removed(versions, visible, bottom, None)
+    }
+
+    fn fold_removed(
+        versions: &[(u64, VersionKind, &[u8])],
+        visible: &[u64],
+        bottom: bool,
+        removed_at: Option<u64>,
+    ) -> Vec<(u64, VersionKind, Vec<u8>)> {
         let mut group = VersionGroup::default();
         group.begin(b"key");
         for (seq, kind, value) in versions {
@@ -189,10 +206,17 @@ mod tests {
         let visible: Vec<Seq> = visible.iter().map(|s| Seq(*s)).collect();
         let mut kept = Vec::new();
         group
-            .fold::<_, SchemaError>(&ListSchema, &visible, bottom, &mut Vec::new(), |e, _| {
-                kept.push((e.seq.0, e.kind, e.value.to_vec()));
-                Ok(())
-            })
+            .fold::<_, SchemaError>(
+                &ListSchema,
+                &visible,
+                bottom,
+                removed_at.map(Seq),
+                &mut Vec::new(),
+                |e, _| {
+                    kept.push((e.seq.0, e.kind, e.value.to_vec()));
+                    Ok(())
+                },
+            )
             .unwrap();
         kept
     }
@@ -211,6 +235,20 @@ mod tests {
         assert_eq!(kept, [9, 3]);
         let kept: Vec<u64> = fold(&versions, &[4, 6, 10], true).iter().map(|k| k.0).collect();
         assert_eq!(kept, [9, 5, 0], "a version that every reader sees has seq 0");
+    }
+
+    #[test]
+    fn of_a_removed_domain_stays_what_snapshots_before_see() {
+        let versions = [(9, Put, &b"T\x01\x009"[..]), (5, Merge, b"T\x01\x005"), (3, Put, b"T\x01\x003")];
+        let kept = |visible: &[u64], removed| {
+            let kept = fold_removed(&versions, visible, false, Some(removed));
+            kept.iter().map(|k| k.0).collect::<Vec<u64>>()
+        };
+        assert_eq!(kept(&[12], 10), [], "the newest seq reads nothing");
+        assert_eq!(kept(&[4, 12], 10), [3]);
+        assert_eq!(kept(&[4, 6, 12], 10), [5, 3]);
+        assert_eq!(kept(&[4, 10, 12], 10), [9, 3], "a reader at the last seq sees all");
+        assert_eq!(kept(&[4, 8, 12], 7), [3], "a reader after the removal counts as none");
     }
 
     #[test]

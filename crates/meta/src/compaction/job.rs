@@ -41,6 +41,7 @@ use warpfire_units::{SegmentId, Seq, SlicePtr};
 
 use super::fold::VersionGroup;
 use super::moves::SliceMoves;
+use crate::domain::{DomainId, OriginTable, domain_of};
 use crate::engine::EngineInner;
 use crate::schema::{RelocateError, Relocator, Schema};
 use crate::store::MetaError;
@@ -234,9 +235,13 @@ pub(crate) struct RewriteJob<'a, L: LogStore, S: Schema> {
     released: u64,
     /// Whether every version was chosen at the bottom, where no older one exists.
     is_at_bottom: bool,
-    /// Seqs that readers may read at, rising. Every reader of the input reads at one of them or above the
-    /// last.
+    /// The domains when the job began.
+    domains: Option<Arc<OriginTable>>,
+    /// Seqs that readers may read at in every domain, rising.
+    visible_to_all: Vec<Seq>,
+    /// Those of readers of this domain. Every reader of the input reads at one of them or above the last.
     visible: Vec<Seq>,
+    in_domain: Option<DomainId>,
     /// References of the values that go in, in bytes by segment.
     before: BTreeMap<SegmentId, u64>,
     /// References of the values in each table that comes out.
@@ -261,6 +266,8 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
     ) -> Self {
         // Before the list: a snapshot that is released later counts as one more.
         let released = engine.snapshots.released();
+        // Before the list too: the readers of a domain that is removed by now are in it.
+        let domains = engine.domains.get();
         let visible = engine.visible();
         assert!(visible.is_sorted(), "the seqs of readers are in order");
         assert!(!visible.is_empty(), "the newest seq is always visible");
@@ -279,6 +286,9 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
             writer: TableWriter::new(engine.log.clone(), engine.table_bytes(), seq_base, others),
             released,
             is_at_bottom: true,
+            domains,
+            in_domain: None,
+            visible_to_all: visible.clone(),
             visible,
             before,
             after: Vec::new(),
@@ -294,8 +304,21 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
     pub(super) fn push(&mut self, group: &VersionGroup, bottom: bool) -> Result<(), MetaError> {
         self.is_at_bottom &= bottom;
         let RewriteJob { engine, relocator, writer, visible, after, folded, relocated, named, .. } = self;
+        let RewriteJob { domains, in_domain, visible_to_all, .. } = self;
+        let key = group.key();
+        let (mut removed_at, mut bottom) = (None, bottom);
+        if let Some(table) = domains {
+            removed_at = table.removed_at(key);
+            // A key that is in no run may be in the origin: there an operand and a delete mean something.
+            bottom = bottom && !(table.may_hold_older(key) && engine.schema.reads_on(key));
+            let domain = domain_of(key);
+            if *in_domain != domain {
+                *visible = table.visible_in(domain, visible_to_all);
+                *in_domain = domain;
+            }
+        }
         let mut output = JobOutput { relocator, writer, after, relocated, named };
-        group.fold(&engine.schema, visible, bottom, folded, |entry, bundle| {
+        group.fold(&engine.schema, visible, bottom, removed_at, folded, |entry, bundle| {
             output.write(&engine.schema, entry, bundle)
         })
     }

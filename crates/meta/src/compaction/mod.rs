@@ -5,6 +5,7 @@
 //! | `flush.rs` | the frozen memtable | a new run, the newest |
 //! | `tiers.rs` | neighbouring runs of one size class, or all runs | one run in their place |
 //! | `by_range.rs` | one key range of all runs, when space is too short for more | the oldest run |
+//! | `removed.rs` | tables with keys of removed domains | the run of the table; most have no output |
 //! | `clean.rs` | tables that lie in victims or name slices in them | the run of the table |
 //!
 //! `job.rs` has the steps of a job, `fold.rs` chooses the versions that it keeps, `moves.rs` knows what one
@@ -19,6 +20,7 @@ mod fold;
 mod job;
 mod moves;
 mod reclaim;
+mod removed;
 mod tiers;
 
 pub(crate) use reclaim::Reclaim;

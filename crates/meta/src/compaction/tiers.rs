@@ -151,7 +151,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let _compacting = self.compacting.lock();
         let table_set = self.table_set();
         let unreadable = table_set.runs.iter().any(Run::is_unreadable);
-        let may_drop = || table_set.tables().any(|(_, table)| table.may_drop(&self.snapshots));
+        let domains = self.domains.get();
+        let may_drop =
+            || table_set.tables().any(|(_, table)| table.may_drop(&self.snapshots, domains.as_deref()));
         if unreadable || table_set.runs.len() < 2 && !may_drop() {
             return Ok(false);
         }
@@ -195,9 +197,10 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     ) -> Result<(), MetaError> {
         let mut unchanged = Vec::new();
         let mut overlapping = Vec::new();
+        let domains = self.domains.get();
         for cluster in clusters(runs) {
             match cluster.as_slice() {
-                [(_, table)] if !(bottom && table.may_drop(&self.snapshots)) => {
+                [(_, table)] if !(bottom && table.may_drop(&self.snapshots, domains.as_deref())) => {
                     unchanged.push(Arc::clone(table))
                 }
                 _ => overlapping.push(cluster),

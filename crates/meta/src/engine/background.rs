@@ -172,6 +172,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         if self.reclaim_step()? {
             return Ok(true);
         }
+        match self.drop_removed_step() {
+            Ok(false) => {}
+            // The rest goes with ordinary compaction.
+            Err(e) if e.is_no_space() => {}
+            other => return other,
+        }
         match self.compact_step() {
             Ok(false) => {}
             // No space to write the group twice: `compact_all` works range by range.

@@ -38,6 +38,7 @@ pub(crate) use shards::{EngineShard, EngineShards, ShardWriteGuard};
 
 use crate::commit::{EngineUsage, GroupSync, SyncPoint};
 use crate::compaction::Reclaim;
+use crate::domain::Domains;
 use crate::key_locks::KeyLocks;
 use crate::lock_ranks::{COMPACTING, FLUSHING, HOOK, MANIFEST, ORDER, SYNC_POINT};
 use crate::memtable::{KeyOrder, MemtableShard};
@@ -186,6 +187,9 @@ pub(crate) struct EngineInner<L: LogStore, S> {
     /// The newest commit.
     pub(crate) seq: AtomicU64,
     pub(crate) snapshots: Arc<SnapshotRegistry>,
+    pub(crate) domains: Domains,
+    /// The removals of domains that compaction has worked off.
+    pub(crate) removals_done: AtomicU64,
     pub(crate) locks: KeyLocks,
     pub(crate) cache: BlockCache,
     pub(crate) hook: RankedMutex<HOOK, Option<SyncPointHook>>,

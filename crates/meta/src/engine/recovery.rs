@@ -7,7 +7,8 @@
 //! 3. It counts all references anew: the tables' own bytes, the references in their descriptors, and the
 //!    slices that replayed values name. `set_live` hands the counts to the log, which frees every segment
 //!    without any.
-//! 4. It builds the engine and registers the persistent snapshots of the map (`keep_snapshots`).
+//! 4. It builds the engine and registers the persistent snapshots of the map (`keep_snapshots`), and its
+//!    domains (`keep_domains`).
 //! 5. It writes the memtable as tables if there is space, and logs a checkpoint.
 //! 6. It starts the threads.
 //!
@@ -41,6 +42,7 @@ use super::background::{BackgroundSignal, Threads};
 use super::{Engine, EngineInner, EngineOptions, EngineShards, Latch, LoggedManifest};
 use crate::commit::{EngineUsage, GroupSync, SyncPoint};
 use crate::compaction::Reclaim;
+use crate::domain::Domains;
 use crate::key_locks::KeyLocks;
 use crate::memtable::{KeyOrder, MemtableShard, SHARDS, SLOT_BYTES, shard_of};
 use crate::reserved::ReservedBytes;
@@ -69,10 +71,16 @@ impl MetaError {
     /// Whether an engine that writes was not opened because it does not know all snapshots.
     #[must_use]
     pub fn is_of_snapshots(&self) -> bool {
-        let codes = [SNAPSHOT_OF_THE_FUTURE.code, SNAPSHOTS_UNREADABLE.code];
+        let codes = [SNAPSHOT_OF_THE_FUTURE.code, SNAPSHOTS_UNREADABLE.code, BAD_ORIGIN.code];
         matches!(self, MetaError::Corrupt { code, .. } if codes.contains(code))
     }
 }
+
+/// Takes the key and the value of a record.
+type RecordVisitor<'v> = dyn FnMut(&[u8], &[u8]) -> Result<(), MetaError> + 'v;
+
+const BAD_ORIGIN: Corrupt =
+    Corrupt::new(334, "the origins of the volumes are too deep, in a circle or out of order");
 
 const UNKNOWN_RECORD: Corrupt = Corrupt::new(331, "a log record of no known kind");
 
@@ -178,6 +186,8 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             shards: EngineShards::new(memtable, &table_set),
             seq: AtomicU64::new(replayed.newest.0),
             snapshots: Arc::new(SnapshotRegistry::default()),
+            domains: Domains::default(),
+            removals_done: AtomicU64::new(0),
             locks: KeyLocks::default(),
             cache: BlockCache::new(options.block_cache_bytes, Arc::clone(&ahead)),
             hook: RankedMutex::new(None),
@@ -219,6 +229,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         if !is_planted(PlantedBug::SnapshotsUnreadAtOpen) {
             inner.keep_snapshots()?;
         }
+        inner.keep_domains()?;
         if inner.options.read_only {
             inner.latch.read_only();
         } else {
@@ -240,7 +251,55 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Registers the persistent snapshots that the map names. An engine that only reads drops no version, so
     /// it goes on without the snapshots of which the record cannot be read.
     fn keep_snapshots(&self) -> Result<(), MetaError> {
-        let Some((mut from, end)) = self.schema.snapshot_range() else { return Ok(()) };
+        let Some(range) = self.schema.snapshot_range() else { return Ok(()) };
+        let newest = self.newest();
+        let unknown = self.each_record(range, &mut |key, _| match self.schema.snapshot_seq(key)? {
+            // The record has a later seq than the snapshot, so the snapshot is in the past.
+            Some(seq) if seq < newest => {
+                self.snapshots.keep(seq);
+                Ok(())
+            }
+            _ => Err(SNAPSHOT_OF_THE_FUTURE.into()),
+        })?;
+        if unknown > 0 {
+            tracing::warn!(name: "snapshots_unknown", "records of snapshots are damaged; these are not shown");
+        }
+        Ok(())
+    }
+
+    /// Registers the domains that the map describes. As `keep_snapshots`
+    /// for records that cannot be read.
+    fn keep_domains(&self) -> Result<(), MetaError> {
+        let Some(range) = self.schema.domain_range() else { return Ok(()) };
+        let newest = self.newest();
+        let unknown = self.each_record(range, &mut |key, value| {
+            let Some(record) = self.schema.domain(key, value)? else { return Ok(()) };
+            if record.origin.is_some_and(|origin| origin.seq >= newest) {
+                return Err(SNAPSHOT_OF_THE_FUTURE.into());
+            }
+            let before = self.domains.set(record);
+            if !self.domains.get().is_none_or(|table| table.check()) {
+                match before {
+                    Some(before) => self.domains.set(before),
+                    None => self.domains.remove(record.domain),
+                };
+                return Err(BAD_ORIGIN.into());
+            }
+            Ok(())
+        })?;
+        if unknown > 0 {
+            tracing::warn!(name: "volumes_unknown", "records of volumes are damaged; parts of these are not shown");
+        }
+        Ok(())
+    }
+
+    /// Visits the records of a range at the newest version. An engine that only reads passes those that
+    /// cannot be read or that `visit` refuses, and returns their number.
+    fn each_record(
+        &self,
+        (mut from, end): (Vec<u8>, Vec<u8>),
+        visit: &mut RecordVisitor<'_>,
+    ) -> Result<u64, MetaError> {
         let (newest, passes_damage) = (self.newest(), self.options.read_only);
         let mut page = if passes_damage { ScanPage::past_damage() } else { ScanPage::default() };
         let mut unknown = 0_u64;
@@ -254,22 +313,17 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             })?;
             unknown += u64::from(page.has_passed_damage);
             for entry in page.iter() {
-                match self.schema.snapshot_seq(entry.key) {
-                    // The record has a later seq than the snapshot, so the snapshot is in the past.
-                    Ok(Some(seq)) if seq < newest => self.snapshots.keep(seq),
-                    _ if passes_damage => unknown += 1,
-                    Err(error) => return Err(error.into()),
-                    Ok(_) => return Err(SNAPSHOT_OF_THE_FUTURE.into()),
+                match visit(entry.key, entry.value) {
+                    Ok(()) => {}
+                    Err(_) if passes_damage => unknown += 1,
+                    Err(error) => return Err(error),
                 }
             }
             let Some(last) = page.iter().next_back().filter(|_| page.more) else { break };
             // The smallest key past the last one.
             from = [last.key, &[0]].concat();
         }
-        if unknown > 0 {
-            tracing::warn!(name: "snapshots_unknown", "records of snapshots are damaged; these are not shown");
-        }
-        Ok(())
+        Ok(unknown)
     }
 
     /// Whether the first key of the map can be read. Where it cannot, more is lost than snapshots.

@@ -8,6 +8,7 @@ use warpfire_units::Seq;
 
 use super::{Engine, EngineInner};
 use crate::batch::Batch;
+use crate::domain::DomainId;
 use crate::key_locks::KeyLockGuard;
 use crate::read_set::ReadSet;
 use crate::schema::Schema;
@@ -106,8 +107,16 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
 }
 
 impl<L: LogStore, S: Schema> SnapshotStore for Engine<L, S> {
-    fn commit_snapshot(&self, build: &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError> {
-        self.inner.commit_snapshot(build)
+    fn commit_at_newest(&self, build: &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError> {
+        self.inner.commit_at_newest(build)
+    }
+
+    fn forget_domain(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError> {
+        self.inner.forget_domain(domain, batch)
+    }
+
+    fn unneeded_domains(&self) -> Result<Vec<DomainId>, MetaError> {
+        self.inner.unneeded_domains()
     }
 
     fn commit_with_snapshot(

@@ -1,6 +1,8 @@
 //! Reads at a seq: from the memtable, the frozen memtable, then the runs from the newest to the oldest. A put
-//! or a delete ends the search: operands above it fold onto it.
+//! or a delete ends the search: operands above it fold onto it. Where nothing ends it, the search goes on in
+//! the origin of the key's domain.
 
+mod merge;
 mod resolve;
 mod scan;
 
@@ -10,6 +12,7 @@ use warpfire_format::key_hash;
 use warpfire_log::LogStore;
 use warpfire_units::Seq;
 
+use crate::domain::{DomainOrigin, ORIGINS_MAX, OriginTable, key_in};
 use crate::engine::EngineInner;
 use crate::memtable::shard_of;
 use crate::schema::Schema;
@@ -28,8 +31,52 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
 
     fn get_by(&self, key: &[u8], at: Seq, with_bytes: bool, out: &mut Vec<u8>) -> Result<bool, MetaError> {
         debug_assert!(!with_bytes || at == Seq::MAX, "a bundle has the newest version of its table");
-        let hash = key_hash(key);
         let mut resolver = Resolver::new(at);
+        if !self.offer_key(key, with_bytes, &mut resolver, out)?
+            && let Some(table) = self.domains.get()
+            && let Some(origin) = table.origin_of(key)
+            && self.schema.reads_on(key)
+        {
+            self.read_on(&table, key, origin, &mut resolver, out)?;
+        }
+        resolver.finish(&self.schema, key, out)
+    }
+
+    /// Offers the versions of the same key in the origins, until one settles the value.
+    #[cold]
+    fn read_on(
+        &self,
+        table: &OriginTable,
+        key: &[u8],
+        origin: DomainOrigin,
+        resolver: &mut Resolver,
+        out: &mut Vec<u8>,
+    ) -> Result<(), MetaError> {
+        let mut next = Some(origin);
+        for _ in 0..ORIGINS_MAX {
+            let Some(DomainOrigin { domain, seq }) = next else { return Ok(()) };
+            let below = key_in(domain, key);
+            resolver.read_on_at(seq);
+            // A bundle has the newest version of its table, which the origin's seq may not show.
+            if self.offer_key(&below, false, resolver, out)? {
+                return Ok(());
+            }
+            next = table.origin_of(&below);
+        }
+        debug_assert!(next.is_none(), "the origins of every domain are checked when it is made or opened");
+        Ok(())
+    }
+
+    /// Offers the versions of a key, newest first. `true`: the value is settled. `with_bytes`: a bundle may
+    /// stand for the versions of its table.
+    fn offer_key(
+        &self,
+        key: &[u8],
+        with_bytes: bool,
+        resolver: &mut Resolver,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, MetaError> {
+        let hash = key_hash(key);
         let number = shard_of(hash);
         let shard = self.shards.read(number);
         let frozen = shard.frozen.as_ref().map(|f| &f.shards[number]);
@@ -37,7 +84,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             if let Some(newest) = memory.newest(hash, key)
                 && resolver.offer_all(memory.versions(newest), out)
             {
-                return resolver.finish(&self.schema, key, out);
+                return Ok(true);
             }
         }
         // Taken under the same lock: commits that leave the frozen memtable are in these tables or still in
@@ -50,15 +97,15 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             if with_bytes && let Some(bundle) = table.read_bundle(&place, key, hash, &self.cache) {
                 let is_settled = resolver.offer_all(bundle.versions(key), out);
                 debug_assert!(is_settled, "a bundle has a value");
-                break;
+                return Ok(true);
             }
             let Some(found) = table.find_at(&place, key, &self.cache)? else { continue };
             let block = &found.block;
             let versions = (found.start..block.group_end(found.start)).map(|i| block.entry(i));
             if resolver.offer_all(versions, out) {
-                break;
+                return Ok(true);
             }
         }
-        resolver.finish(&self.schema, key, out)
+        Ok(false)
     }
 }

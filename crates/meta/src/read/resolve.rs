@@ -17,6 +17,31 @@ enum ResolvedBase {
 
 const FOLDED_TO_OPERAND: Corrupt = Corrupt::new(330, "a known base folded to an operand");
 
+/// What the versions of one domain say about a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum KeyPart {
+    /// No version is visible.
+    Nothing,
+    /// The value, whatever is below.
+    Value,
+    /// No value, whatever is below.
+    Deleted,
+    /// One operand for the value below.
+    Operand,
+}
+
+impl KeyPart {
+    /// The byte before the value in a page of parts.
+    pub(super) fn tag(self) -> u8 {
+        self as u8
+    }
+
+    pub(super) fn of_tag(tag: u8) -> KeyPart {
+        let parts = [KeyPart::Nothing, KeyPart::Value, KeyPart::Deleted, KeyPart::Operand];
+        parts.into_iter().find(|part| part.tag() == tag).expect("a tag is that of a part")
+    }
+}
+
 /// Collects a key's versions until its value is settled.
 pub(super) struct Resolver {
     at: Seq,
@@ -29,6 +54,12 @@ pub(super) struct Resolver {
 impl Resolver {
     pub(super) fn new(at: Seq) -> Self {
         Resolver { at, base: ResolvedBase::Nothing, bytes: Vec::new(), ends: SmallVec::new() }
+    }
+
+    /// From now on takes the versions of an origin: those up to this seq that the reader can see.
+    pub(super) fn read_on_at(&mut self, seq: Seq) {
+        debug_assert_eq!(self.base, ResolvedBase::Nothing, "a settled value takes no older version");
+        self.at = self.at.min(seq);
     }
 
     /// Starts over with another key.
@@ -76,6 +107,42 @@ impl Resolver {
         false
     }
 
+    /// What the versions of a domain say about a key, in `out`, whatever its origin has.
+    pub(super) fn finish_part<S: Schema>(
+        &self,
+        schema: &S,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<KeyPart, MetaError> {
+        if self.base != ResolvedBase::Nothing {
+            return Ok(if self.finish(schema, key, out)? { KeyPart::Value } else { KeyPart::Deleted });
+        }
+        let operands = self.operands();
+        match operands.as_slice() {
+            [] => Ok(KeyPart::Nothing),
+            [only] => {
+                out.clear();
+                out.extend_from_slice(only);
+                Ok(KeyPart::Operand)
+            }
+            operands => match schema.fold(key, OlderValue::Unknown, operands, out)? {
+                FoldResult::Operand => Ok(KeyPart::Operand),
+                FoldResult::Value => Ok(KeyPart::Value),
+                FoldResult::Deleted => Ok(KeyPart::Deleted),
+            },
+        }
+    }
+
+    /// The operands, oldest first.
+    fn operands(&self) -> SmallVec<[&[u8]; 8]> {
+        // Operands were collected newest first; the schema folds oldest first.
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let mut operands: SmallVec<[&[u8]; 8]> =
+            starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end]).collect();
+        operands.reverse();
+        operands
+    }
+
     /// The value, in `out`; `false` if there is none.
     pub(super) fn finish<S: Schema>(
         &self,
@@ -89,11 +156,7 @@ impl Resolver {
             }
             return Ok(self.base == ResolvedBase::Value);
         };
-        // Operands were collected newest first; the schema folds oldest first.
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        let mut operands: SmallVec<[&[u8]; 8]> =
-            starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end]).collect();
-        operands.reverse();
+        let operands = self.operands();
         let base = match self.base {
             ResolvedBase::Value => OlderValue::Value(&self.bytes[operands_end..]),
             ResolvedBase::Deleted | ResolvedBase::Nothing => OlderValue::Absent,

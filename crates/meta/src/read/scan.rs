@@ -29,11 +29,11 @@ use warpfire_format::table::{KeyVersion, VersionKind};
 use warpfire_log::LogStore;
 use warpfire_units::Seq;
 
-use super::resolve::Resolver;
+use super::resolve::{KeyPart, Resolver};
 use crate::engine::EngineInner;
 use crate::memtable::{FrozenMemtable, MemtableShard, OrderedKey};
 use crate::schema::Schema;
-use crate::store::{Direction, KeyRange, MetaError, ScanPage, SeqRange};
+use crate::store::{KeyRange, MetaError, ScanPage, SeqRange};
 use crate::table::{RunCursor, Table};
 use crate::table_set::TableSet;
 
@@ -150,7 +150,7 @@ impl<'a> FrozenKeys<'a> {
 
 /// The order in which a scan meets two keys.
 #[inline]
-fn scan_order(a: &[u8], b: &[u8], forward: bool) -> Ordering {
+pub(super) fn scan_order(a: &[u8], b: &[u8], forward: bool) -> Ordering {
     if forward { a.cmp(b) } else { b.cmp(a) }
 }
 
@@ -273,31 +273,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         (maker.finish(), Arc::clone(&shards[0].table_set))
     }
 
-    pub(crate) fn scan(
-        &self,
-        range: KeyRange<'_>,
-        at: Seq,
-        direction: Direction,
-        max_entries: usize,
-        max_bytes: usize,
-        page: &mut ScanPage,
-    ) -> Result<(), MetaError> {
-        page.clear();
-        let passed = Cell::new(false);
-        let limits = PageLimits {
-            passed: page.passes_damage.then_some(&passed),
-            at: at.min(self.newest()),
-            forward: direction == Direction::Forward,
-            max_entries,
-            max_bytes,
-        };
-        self.read_pieces(range, limits, page)?;
-        page.has_passed_damage = passed.get();
-        Ok(())
-    }
-
     /// Adds the keys of the range to the page, piece by piece.
-    fn read_pieces(
+    pub(super) fn read_pieces(
         &self,
         range: KeyRange<'_>,
         limits: PageLimits<'_>,
@@ -376,6 +353,17 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(changed)
     }
 
+    /// As `SnapshotStore::has_versions`.
+    pub(crate) fn has_versions(&self, range: KeyRange<'_>) -> Result<bool, MetaError> {
+        let (window, table_set) = self.window(range, Seq::MAX, true);
+        if window.key().is_some() {
+            return Ok(true);
+        }
+        let cursors = self.run_cursors(&table_set, range, true, None)?;
+        let is_inside = |key: &[u8]| range.end.is_none_or(|end| key < end);
+        Ok(cursors.iter().filter_map(RunCursor::key).any(is_inside))
+    }
+
     /// A cursor in each run that has a key in the range, newest run first, at the first key of the scan.
     fn run_cursors<'v>(
         &'v self,
@@ -431,7 +419,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 && entry.seq <= limits.at
                 && entry.kind == VersionKind::Put
             {
-                if !limits.push_entry(page, entry.key, entry.value) {
+                if !limits.push_part(page, entry.key, KeyPart::Value, entry.value) {
                     return Ok(false);
                 }
                 advance(&mut cursors[i], forward)?;
@@ -447,8 +435,15 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             resolver.restart();
             let settled = offer_piece(window, &key, &mut resolver, &mut value);
             offer_runs(&mut cursors, &key, settled, forward, &mut resolver, &mut value)?;
-            // A deleted key has no value and is left out.
-            if resolver.finish(&self.schema, &key, &mut value)? && !limits.push_entry(page, &key, &value) {
+            // A deleted key has no value and is left out, unless it hides the value of an origin.
+            let part = if limits.parts {
+                resolver.finish_part(&self.schema, &key, &mut value)?
+            } else if resolver.finish(&self.schema, &key, &mut value)? {
+                KeyPart::Value
+            } else {
+                KeyPart::Nothing
+            };
+            if part != KeyPart::Nothing && !limits.push_part(page, &key, part, &value) {
                 return Ok(false);
             }
         }
@@ -491,24 +486,30 @@ fn offer_runs<L: LogStore>(
 }
 
 #[derive(Clone, Copy)]
-struct PageLimits<'a> {
+pub(super) struct PageLimits<'a> {
     /// Set once a block was passed that cannot be read, if the caller wants to pass those.
-    passed: Option<&'a Cell<bool>>,
-    at: Seq,
-    forward: bool,
-    max_entries: usize,
-    max_bytes: usize,
+    pub(super) passed: Option<&'a Cell<bool>>,
+    pub(super) at: Seq,
+    pub(super) forward: bool,
+    pub(super) max_entries: usize,
+    pub(super) max_bytes: usize,
+    /// Whether the page gets the parts of keys, for a merge with an origin: deletes and operands too.
+    pub(super) parts: bool,
 }
 
 impl PageLimits<'_> {
     /// Adds to the page, if it has room; `false` if more must wait for the next page.
     #[inline]
-    fn push_entry(&self, page: &mut ScanPage, key: &[u8], value: &[u8]) -> bool {
+    fn push_part(&self, page: &mut ScanPage, key: &[u8], part: KeyPart, value: &[u8]) -> bool {
         if page.len() >= self.max_entries || (!page.is_empty() && page.bytes() >= self.max_bytes) {
             page.more = true;
             return false;
         }
-        page.push(key, value);
+        if self.parts {
+            page.push_tagged(key, part.tag(), if part == KeyPart::Deleted { &[] } else { value });
+        } else {
+            page.push(key, value);
+        }
         true
     }
 }

@@ -24,6 +24,7 @@ pub(crate) use cursor::RunCursor;
 pub(crate) use stream::RunStream;
 pub(crate) use writer::TableWriter;
 
+use crate::domain::OriginTable;
 use crate::snapshot::SnapshotRegistry;
 use crate::store::MetaError;
 use cache::CachedBlock;
@@ -103,13 +104,17 @@ impl<L: LogStore> Table<L> {
     }
 
     /// Whether a rewrite at the bottom may drop a version. A seq that no version of the table is newer than
-    /// divides none of them, so its release changes nothing here.
-    pub(crate) fn may_drop(&self, snapshots: &SnapshotRegistry) -> bool {
-        if self.entry.deletes == 0 && self.entry.superseded == 0 {
+    /// divides none of them, so its release changes nothing here. In a removed domain any release may.
+    pub(crate) fn may_drop(&self, snapshots: &SnapshotRegistry, domains: Option<&OriginTable>) -> bool {
+        let TableDescriptor { deletes, superseded, seq_max, smallest, largest, .. } = &*self.entry;
+        let has_removed = domains.is_some_and(|table| table.has_removed_between(smallest, largest));
+        if *deletes == 0 && *superseded == 0 && !has_removed {
             return false;
         }
         let folded_at = self.folded_at.load(Ordering::Relaxed);
-        folded_at == u64::MAX || snapshots.released_below(folded_at, self.entry.seq_max)
+        folded_at == u64::MAX
+            || has_removed && folded_at != snapshots.released()
+            || snapshots.released_below(folded_at, *seq_max)
     }
 
     /// Whether a rewrite has failed to read the table. Then the table is not rewritten before the pool is

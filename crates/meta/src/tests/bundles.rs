@@ -3,6 +3,7 @@
 use warpfire_log::{Admit, LogStore, MemLog, MemLogOptions, RecoveredLog};
 use warpfire_units::Seq;
 
+use super::model::make_domain;
 use super::small;
 use crate::testing::{ListSchema, Rng, clear_item, resolved, text_item};
 use crate::{Background, Batch, Engine, SliceStore, Store};
@@ -133,4 +134,66 @@ fn cleaning_moves_bundles_whole() {
     let reads = engine.log().counters().reads - before;
     assert!(reads < FILES / 4 * 5 / 4, "{reads} reads for {} files", FILES / 4);
     assert!(!engine.get(&key(1), Seq::MAX, &mut value).unwrap());
+}
+
+/// A bundle of the origin may be newer than what a clone shows, and operands of the clone have none below.
+#[test]
+fn a_domain_reads_on_past_the_bundles_of_its_origin() {
+    let engine = filled();
+    engine.compact().unwrap();
+    make_domain(&engine, *b"copy", *b"dire", None);
+    let in_copy = |n: u64| [b"copy", &key(n)[4..]].concat();
+    let change_copy = |n: u64, change: &dyn Fn(&mut Batch, &[u8])| {
+        let mut batch = Batch::new();
+        change(&mut batch, &in_copy(n));
+        engine.commit(&batch, None, Admit::User).unwrap();
+    };
+    for n in 0..FILES {
+        change(&engine, n, |batch, key| batch.put(key, &text_item(&text(n + 7))));
+        match n % 4 {
+            0 => change_copy(n, &|batch, key| batch.merge(key, &text_item(&[9; 3]))),
+            1 => change_copy(n, &|batch, key| batch.put(key, &text_item(&text(n + 1)))),
+            2 => change_copy(n, &|batch, key| batch.delete(key)),
+            _ => {}
+        }
+    }
+    let expected = |n| match n % 4 {
+        0 => Some([text(n), vec![9; 3]].concat()),
+        1 => Some(text(n + 1)),
+        2 => None,
+        _ => Some(text(n)),
+    };
+    let check = |engine: &ListEngine| {
+        let _pin = engine.pin().unwrap();
+        let mut value = Vec::new();
+        for n in 0..FILES {
+            let found = engine.get_with_bytes(&in_copy(n), &mut value).unwrap();
+            let read = found.then(|| resolved(&value, |slice, buf| engine.log().read(slice, buf)).unwrap());
+            assert_eq!(read, expected(n), "file {n} of the copy");
+        }
+        read_all(engine, |n| text(n + 7));
+    };
+    check(&engine);
+    engine.compact().unwrap();
+    check(&engine);
+    // An operand that was kept folds onto a later one, still with nothing below in its own domain.
+    for n in (0..FILES).step_by(4) {
+        change_copy(n, &|batch, key| {
+            batch.merge(key, &text_item(&[]));
+        });
+    }
+    engine.compact().unwrap();
+    engine.reclaim_all().unwrap();
+    check(&engine);
+    // What the clone has itself has bundles, too.
+    let before = engine.log().counters().reads;
+    let _pin = engine.pin().unwrap();
+    let mut value = Vec::new();
+    for n in (0..FILES).map(|turn| turn * 1237 % FILES).filter(|n| n % 4 == 1) {
+        assert!(engine.get_with_bytes(&in_copy(n), &mut value).unwrap());
+        let read = resolved(&value, |slice, buf| engine.log().read(slice, buf)).unwrap();
+        assert_eq!(read, text(n + 1));
+    }
+    let reads = engine.log().counters().reads - before;
+    assert!(reads < FILES / 4 * 5 / 4, "{reads} reads for {} files", FILES / 4);
 }

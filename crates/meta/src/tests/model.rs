@@ -1,14 +1,16 @@
 //! Random histories on the engine and on `MapStore`: both must answer alike at every version that is held.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use warpfire_log::{Admit, LogStore, MemLog, MemLogOptions, RecoveredLog, Stream};
 use warpfire_units::Seq;
 
 use super::census::check_counts;
+use crate::domain::{DomainId, DomainOrigin, DomainRecord, ORIGINS_MAX};
 use crate::testing::{
-    ListItem, ListSchema, Rng, clear_item, items, pointer_item, resolved, snapshot_key, text_item,
+    ListItem, ListSchema, Rng, clear_item, domain_key, domain_value, items, pointer_item, resolved,
+    snapshot_key, text_item,
 };
 use crate::{
     Background, Batch, Direction, Engine, EngineOptions, EngineSnapshot, KeyRange, MapStore, ScanPage,
@@ -33,12 +35,48 @@ enum HistoryStep {
     Commit(Batch),
     MakeSnapshot,
     DropSnapshot(Seq),
+    MakeDomain(DomainId, DomainId, Option<Seq>),
+    RemoveDomain(DomainId),
+    ForgetDomain(DomainId),
+}
+
+/// Makes a domain with this origin: at the newest version, or at that of a persistent snapshot.
+pub(super) fn make_domain(
+    store: &impl SnapshotStore,
+    domain: DomainId,
+    origin: DomainId,
+    at: Option<Seq>,
+) -> DomainRecord {
+    let mut made = None;
+    let mut build = |newest: Seq, batch: &mut Batch| {
+        let origin = Some(DomainOrigin { domain: origin, seq: at.unwrap_or(newest) });
+        let record = made.insert(DomainRecord { domain, origin, removed_at: None });
+        batch.put(&domain_key(domain), &domain_value(record));
+    };
+    store.commit_at_newest(&mut build).unwrap();
+    made.unwrap()
+}
+
+fn remove_domain(store: &impl SnapshotStore, record: DomainRecord) -> DomainRecord {
+    let mut removed = record;
+    let mut build = |newest: Seq, batch: &mut Batch| {
+        removed.removed_at = Some(newest);
+        batch.put(&domain_key(record.domain), &domain_value(&removed));
+    };
+    store.commit_at_newest(&mut build).unwrap();
+    removed
+}
+
+fn forget_domain(store: &impl SnapshotStore, domain: DomainId) {
+    let mut batch = Batch::new();
+    batch.delete(&domain_key(domain));
+    store.forget_domain(domain, &batch).unwrap();
 }
 
 /// Makes a persistent snapshot.
 fn make_snapshot(store: &impl SnapshotStore) -> Seq {
     let text = text_item(b"a snapshot");
-    store.commit_snapshot(&mut |seq, batch| batch.put(&snapshot_key(seq), &text)).unwrap()
+    store.commit_at_newest(&mut |seq, batch| batch.put(&snapshot_key(seq), &text)).unwrap()
 }
 
 /// Drops a persistent snapshot.
@@ -80,6 +118,9 @@ struct EngineAndTwin {
     history: Vec<HistoryStep>,
     /// The persistent snapshots.
     kept: BTreeSet<Seq>,
+    /// The domains with a record.
+    domains: BTreeMap<DomainId, DomainRecord>,
+    next_domain: u32,
     synced: Seq,
     held: Vec<(EngineSnapshot, EngineSnapshot)>,
     keys: u64,
@@ -96,6 +137,8 @@ impl EngineAndTwin {
             twin: MapStore::new(ListSchema),
             history: Vec::new(),
             kept: BTreeSet::new(),
+            domains: BTreeMap::new(),
+            next_domain: 0,
             synced: Seq(0),
             held: Vec::new(),
             keys,
@@ -105,11 +148,82 @@ impl EngineAndTwin {
     fn key(&mut self) -> Vec<u8> {
         let n = self.rng.below(self.keys);
         // Long shared prefixes, short keys, keys that are prefixes of others.
-        match n % 3 {
+        let mut key = match n % 3 {
             0 => format!("directory/with/a/long/name/{n:06}").into_bytes(),
             1 => format!("{n}").into_bytes(),
             _ => vec![b'z'; (n % 40 + 1) as usize],
+        };
+        if n.is_multiple_of(17) {
+            key = format!("dire/its own {n:06}").into_bytes();
         }
+        let live = self.live_domains();
+        if key.len() >= 4 && !live.is_empty() && self.rng.below(2) == 0 {
+            key[..4].copy_from_slice(&live[self.rng.below(live.len() as u64) as usize]);
+        }
+        key
+    }
+
+    fn live_domains(&self) -> Vec<DomainId> {
+        self.domains.values().filter(|d| d.removed_at.is_none()).map(|d| d.domain).collect()
+    }
+
+    fn make_domain(&mut self) {
+        let live = self.live_domains();
+        let from = match self.rng.below(2) {
+            0 if !live.is_empty() => live[self.rng.below(live.len() as u64) as usize],
+            _ => *[b"dire", b"zzzz"][self.rng.below(2) as usize],
+        };
+        let mut depth = 1;
+        let mut below = from;
+        while let Some(origin) = self.domains.get(&below).and_then(|record| record.origin) {
+            (depth, below) = (depth + 1, origin.domain);
+        }
+        if depth > ORIGINS_MAX || self.domains.len() > 12 {
+            return;
+        }
+        // No earlier than the origin of the domain below: what that shows before is not held.
+        let from_seq = self.domains.get(&from).and_then(|d| d.origin).map_or(Seq(0), |origin| origin.seq);
+        let kept: Vec<Seq> = self.kept.range(from_seq..).copied().collect();
+        let at = match self.rng.below(3) {
+            0 if !kept.is_empty() => Some(kept[self.rng.below(kept.len() as u64) as usize]),
+            _ => None,
+        };
+        self.next_domain += 1;
+        let domain = *format!("c{:03}", self.next_domain).as_bytes().first_chunk().unwrap();
+        let record = make_domain(&self.engine, domain, from, at);
+        assert_eq!(record, make_domain(&self.twin, domain, from, at));
+        self.history.push(HistoryStep::MakeDomain(domain, from, at));
+        self.domains.insert(domain, record);
+    }
+
+    fn remove_domain(&mut self) {
+        let live = self.live_domains();
+        if live.is_empty() {
+            return;
+        }
+        let domain = live[self.rng.below(live.len() as u64) as usize];
+        let removed = remove_domain(&self.engine, self.domains[&domain]);
+        assert_eq!(removed, remove_domain(&self.twin, self.domains[&domain]));
+        self.history.push(HistoryStep::RemoveDomain(domain));
+        self.domains.insert(domain, removed);
+        self.synced = Seq(self.history.len() as u64);
+    }
+
+    /// Forgets the removed domains that nobody needs. `true`: it forgot one.
+    fn forget_domain(&mut self) -> bool {
+        let Some(domain) = self.engine.unneeded_domains().unwrap().pop() else { return false };
+        self.twin.background_step().unwrap();
+        // The twin drops the keys of a domain together, so it may need it for longer.
+        let unneeded = self.twin.unneeded_domains().unwrap();
+        if !unneeded.contains(&domain) {
+            return false;
+        }
+        forget_domain(&self.engine, domain);
+        forget_domain(&self.twin, domain);
+        self.history.push(HistoryStep::ForgetDomain(domain));
+        self.domains.remove(&domain);
+        self.synced = Seq(self.history.len() as u64);
+        true
     }
 
     fn text(&mut self) -> Vec<u8> {
@@ -191,7 +305,17 @@ impl EngineAndTwin {
     }
 
     fn check_get(&mut self) {
-        let (key, at) = (self.key(), self.at());
+        let (mut key, at) = (self.key(), self.at());
+        // A snapshot shows the domains that were there, also those that are removed by now.
+        let shown = |d: &&DomainRecord| {
+            let made_after = d.origin.map_or(Seq(0), |origin| origin.seq);
+            d.removed_at.is_some_and(|removed| made_after < at && at <= removed)
+        };
+        if let Some(removed) = self.domains.values().find(shown)
+            && key.len() >= 4
+        {
+            key[..4].copy_from_slice(&removed.domain);
+        }
         let (mut a, mut b) = (Vec::new(), Vec::new());
         let found = self.engine.get(&key, at, &mut a).unwrap();
         assert_eq!(found, self.twin.get(&key, at, &mut b).unwrap(), "{key:?} at {at:?}");
@@ -214,8 +338,17 @@ impl EngineAndTwin {
             Seq::MAX => snapshot.seq(),
             held => held,
         };
-        let (start, end) = (self.key(), self.key());
+        let (start, mut end) = (self.key(), self.key());
+        let removed = self.domains.values().any(|d| d.removed_at.is_some());
+        if removed && start.len() >= 4 {
+            let len = end.len().max(4);
+            end.resize(len, 0xff);
+            end[..4].copy_from_slice(&start[..4]);
+        }
         let range = match self.rng.below(3) {
+            // Nobody reads the rest of a removed domain: a scan stays in one that is live.
+            _ if removed && start.len() < 4 => KeyRange { start: b"directory", end: Some(b"dirf") },
+            _ if removed => KeyRange { start: &start, end: Some(&end) },
             0 => KeyRange { start: b"", end: None },
             1 => KeyRange { start: &start, end: None },
             _ => KeyRange { start: &start, end: Some(&end) },
@@ -243,6 +376,7 @@ impl EngineAndTwin {
         assert_eq!(self.history.len(), newest.0 as usize, "a commit came from nowhere");
         self.twin = MapStore::new(ListSchema);
         self.kept.clear();
+        self.domains.clear();
         for step in &self.history {
             match step {
                 HistoryStep::Commit(batch) => drop(self.twin.commit(batch, None, Admit::User).unwrap()),
@@ -250,6 +384,18 @@ impl EngineAndTwin {
                 HistoryStep::DropSnapshot(seq) => {
                     drop_snapshot(&self.twin, *seq);
                     self.kept.remove(seq);
+                }
+                HistoryStep::MakeDomain(domain, from, at) => {
+                    self.domains.insert(*domain, make_domain(&self.twin, *domain, *from, *at));
+                }
+                HistoryStep::RemoveDomain(domain) => {
+                    let removed = remove_domain(&self.twin, self.domains[domain]);
+                    self.domains.insert(*domain, removed);
+                }
+                HistoryStep::ForgetDomain(domain) => {
+                    self.twin.background_step().unwrap();
+                    forget_domain(&self.twin, *domain);
+                    self.domains.remove(domain);
                 }
             }
         }
@@ -286,7 +432,12 @@ impl EngineAndTwin {
             677..680 => check_counts(&self.engine),
             680..690 => self.make_snapshot(),
             690..700 => self.drop_snapshot(),
-            700..800 => self.check_get(),
+            700..706 => self.make_domain(),
+            706..710 => self.remove_domain(),
+            710..714 => {
+                self.forget_domain();
+            }
+            714..800 => self.check_get(),
             800..880 => self.check_scan(),
             880..920 if self.held.len() < 5 => {
                 self.held.push((self.engine.snapshot(), self.twin.snapshot()));
@@ -333,6 +484,17 @@ fn run(seed: u64, steps: usize) {
     while !world.kept.is_empty() {
         world.drop_snapshot();
     }
+    while !world.live_domains().is_empty() {
+        world.remove_domain();
+    }
+    // What one domain reads through its origin goes after that domain is forgotten.
+    loop {
+        world.engine.compact().unwrap();
+        if !world.forget_domain() {
+            break;
+        }
+    }
+    assert!(world.domains.is_empty(), "a removed domain leaves nothing");
     let snapshot = world.engine.snapshot();
     let mut page = ScanPage::default();
     let all = KeyRange { start: b"", end: None };

@@ -11,6 +11,8 @@
 //!    names never changes, and the kernel caches it for ever.
 //! 3. A caller enters a directory of a snapshot only if the directories above it admitted the caller then
 //!    (`enter`). Below it the kernel checks the permissions of then.
+//! 4. Snapshots are shown without the doors of volumes: an inode behind one would need the bits of the slot
+//!    for its volume. A directory of a volume shows itself in the snapshots, as every directory does.
 
 use std::sync::Arc;
 
@@ -28,7 +30,7 @@ use warpfire_meta::{SnapshotStore, Storage};
 
 use super::request::{RequestResult, STALE, caller, enter_request, sized};
 use super::shown_snapshots::{
-    INO_BITS, ShownSnapshots, SnapshotServer, Way, directory_of_snapshots, is_main, slot_of_number,
+    ShownSnapshots, SnapshotServer, Way, directory_of_snapshots, is_main, number_in_slot, slot_of_number,
     snapshots_number,
 };
 use super::snapshot_directory::{NAME_TIME, SNAPSHOTS_NAME, directory_attr, find, list};
@@ -126,7 +128,7 @@ impl<E: Storage + SnapshotStore> MainServer<E> {
                 of_way.or_else(|| shown.open_snapshot(way.seq))
             };
             // Unlocked: it reads the devices.
-            let then = open.map_or_else(|| self.fs.open_found_snapshot(&snapshot), Ok)?;
+            let then = open.map_or_else(|| self.fs.open_snapshot_without_doors(&snapshot), Ok)?;
             let node = self.directory_then(req, &then, directory)?;
             let mut shown = self.shown.lock();
             match shown.server_of(way) {
@@ -177,12 +179,11 @@ impl<E: Storage + SnapshotStore> MainServer<E> {
     }
 
     fn server_of(&self, then: Arc<SnapshotFs<E>>, slot: u64) -> SnapshotServer<E> {
-        let number_base = slot << INO_BITS;
         let main = &self.main.context;
         let context = ServerContext {
             connection: main.connection.clone(),
-            root_number: number_base + INodeNo::ROOT.0,
-            number_base,
+            root_number: number_in_slot(slot, INodeNo::ROOT.0),
+            slot: Some(slot),
             nodes: Arc::new(KernelNodes::empty(self.inodes_max)),
             // Nothing in a snapshot changes, so nothing is announced and everything may be cached.
             gate: Arc::new(InvalidationGate::default()),

@@ -67,6 +67,7 @@ pub(crate) use main_server::MainServer;
 use request::{
     PollOnDrop, Refusal, RequestGuard, RequestResult, STALE, caller, enter_request, set_id_caller, sized,
 };
+use shown_snapshots::number_in_slot;
 pub use view_server::VIEW_ROOT_NUMBER;
 pub(crate) use view_server::{ShownTransaction, ViewServer};
 
@@ -132,8 +133,8 @@ pub(crate) struct ServerContext {
     pub(crate) connection: KernelConnection,
     /// The kernel's number of the root directory.
     pub(crate) root_number: u64,
-    /// Added to the number of every other inode. It is 0 outside of snapshots.
-    pub(crate) number_base: u64,
+    /// The slot of the way into a snapshot: it is in the numbers of the inodes there.
+    pub(crate) slot: Option<u64>,
     /// The inodes that the kernel remembers.
     pub(crate) nodes: Arc<KernelNodes<NodeRef>>,
     /// Limits what the kernel may cache.
@@ -169,7 +170,11 @@ impl<E: Storage> Server<E> {
 
     /// The number that the kernel has for an inode: its own, except for the root of a view, and in snapshots.
     fn number_of(&self, ino: u64) -> u64 {
-        if ino == INodeNo::ROOT.0 { self.context.root_number } else { self.context.number_base + ino }
+        match self.context.slot {
+            _ if ino == INodeNo::ROOT.0 => self.context.root_number,
+            None => ino,
+            Some(slot) => number_in_slot(slot, ino),
+        }
     }
 
     /// Attributes as the kernel gets them.

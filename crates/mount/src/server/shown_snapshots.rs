@@ -1,11 +1,14 @@
 //! The snapshots that the kernel knows: each directory by which programs have entered one has a *slot*.
 //!
 //! ```text
-//!   number of an inode                 bits 44 to 60          bits 0 to 43
-//!     of the filesystem                0                      its own
-//!     below a directory of a snapshot  the slot               its own
-//!     of `.snapshots` in a directory   bit 61                 that of the directory
+//!   number of an inode                 bits 60, 61   bits 44 to 59      bits 0 to 43
+//!     of the filesystem                0, 0          its volume         its local number
+//!     below a directory of a snapshot  1, 0          the slot           its local number
+//!     of `.snapshots` in a directory   0, 1          those of the directory
 //! ```
+//!
+//! Everything below a directory of a snapshot is in the volume of that directory, because snapshots are shown
+//! without the doors of volumes. So the slot can have the bits of the volume.
 //!
 //! The kernel knows a directory by one path only. So a directory of a snapshot has another number for each
 //! way into it: from `.snapshots` of the root, of the directory itself, or of one between; by the name of the
@@ -21,20 +24,26 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use warpfire_fs::limits::INO_MAX;
 use warpfire_fs::{Seq, SnapshotFs};
 use warpfire_fuse::INodeNo;
 use warpfire_meta::{SnapshotView, Storage};
 
 use super::Server;
 
-/// Bits of an inode's own number.
-pub(super) const INO_BITS: u32 = 44;
+/// Bits of an inode's local number.
+const LOCAL_BITS: u32 = 44;
 
-/// The bit in the number of a directory `.snapshots`: above those of all slots.
-const SNAPSHOTS_BIT: u32 = 61;
+/// Set in the numbers of inodes in snapshots. Volumes and slots have the bits below.
+const IN_SNAPSHOT: u64 = 1 << 60;
+
+/// Set in the number of a directory `.snapshots`.
+const OF_SNAPSHOTS: u64 = 1 << 61;
+
+const _: () = assert!(INO_MAX < IN_SNAPSHOT, "no inode of the filesystem looks like one in a snapshot");
 
 /// Slots: so many ways can be in use at a time, less one.
-const SLOTS: u64 = 1 << (SNAPSHOTS_BIT - INO_BITS);
+const SLOTS: u64 = IN_SNAPSHOT >> LOCAL_BITS;
 
 /// Slots from which on the kernel is asked to forget those that nobody uses. Each costs the server some
 /// kilobytes.
@@ -122,7 +131,7 @@ impl<E: Storage> ShownSnapshots<E> {
             return Vec::new();
         }
         let in_turn = self.slots.range(self.hand + 1..).chain(self.slots.range(..=self.hand));
-        let number = |slot: u64, way: &Way| INodeNo((slot << INO_BITS) + way.directory);
+        let number = |slot: u64, way: &Way| INodeNo(number_in_slot(slot, way.directory));
         let chosen: Vec<_> = in_turn
             .take(FORGOTTEN_AT_ONCE)
             .map(|(slot, (way, server))| (number(*slot, way), Arc::clone(server)))
@@ -132,23 +141,29 @@ impl<E: Storage> ShownSnapshots<E> {
     }
 }
 
+/// The number of an inode of a snapshot in a slot.
+pub(super) fn number_in_slot(slot: u64, ino: u64) -> u64 {
+    debug_assert!(0 < slot && slot < SLOTS, "slots have the bits of volumes");
+    IN_SNAPSHOT | slot << LOCAL_BITS | ino & ((1 << LOCAL_BITS) - 1)
+}
+
 /// The slot of an inode of a snapshot.
 pub(super) fn slot_of_number(ino: INodeNo) -> u64 {
-    ino.0 >> INO_BITS
+    (ino.0 & !IN_SNAPSHOT) >> LOCAL_BITS
 }
 
 /// Whether an inode is one of the filesystem.
 pub(super) fn is_main(ino: INodeNo) -> bool {
-    slot_of_number(ino) == 0
+    ino.0 < IN_SNAPSHOT
 }
 
 /// The number of the directory `.snapshots` in a directory of the filesystem.
 pub(super) fn snapshots_number(directory: INodeNo) -> INodeNo {
     debug_assert!(is_main(directory), "a snapshot has no directory of snapshots");
-    INodeNo(1 << SNAPSHOTS_BIT | directory.0)
+    INodeNo(OF_SNAPSHOTS | directory.0)
 }
 
 /// The number of the directory that a directory `.snapshots` is in; `None` for any other inode.
 pub(super) fn directory_of_snapshots(ino: INodeNo) -> Option<u64> {
-    (ino.0 >> SNAPSHOTS_BIT == 1).then_some(ino.0 & ((1 << INO_BITS) - 1))
+    (ino.0 & !INO_MAX == OF_SNAPSHOTS).then_some(ino.0 & INO_MAX)
 }

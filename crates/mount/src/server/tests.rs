@@ -56,7 +56,7 @@ fn served(act: impl FnOnce(&OwnedFd, &InvalidationGate)) {
     let context = ServerContext {
         connection: KernelConnection::default(),
         root_number: fs.root().ino(),
-        number_base: 0,
+        slot: None,
         nodes: Arc::new(KernelNodes::new(fs.root().ino(), fs.root(), 1000)),
         gate: Arc::clone(&gate),
         changes: ChangeSignal::ignored(),

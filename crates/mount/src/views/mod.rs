@@ -45,6 +45,7 @@ mod rollback;
 mod shares;
 mod view_directory;
 mod view_mount;
+mod volume;
 mod wire;
 
 use std::collections::BTreeMap;

@@ -68,7 +68,7 @@ impl<E: Storage + SnapshotStore> Views<E> {
     }
 
     /// Adds what the kernel may have cached.
-    fn add_cached(&self, changed: Invalidation<'_>, cached: &mut CachedChanges) {
+    pub(super) fn add_cached(&self, changed: Invalidation<'_>, cached: &mut CachedChanges) {
         match changed {
             Invalidation::Name(dir, name) => {
                 if self.main.nodes.get(dir).is_some() {

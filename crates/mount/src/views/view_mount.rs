@@ -222,7 +222,7 @@ impl<E: Storage> Views<E> {
         let context = ServerContext {
             connection: mount.shown.connection().clone(),
             root_number: VIEW_ROOT_NUMBER,
-            number_base: 0,
+            slot: None,
             nodes: Arc::new(KernelNodes::empty(self.options.inodes_max)),
             gate: Arc::clone(gate),
             // Changes of a transaction are durable after its commit at the earliest, so no sync has to run

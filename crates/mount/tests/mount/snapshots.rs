@@ -11,7 +11,7 @@ use std::thread;
 
 use rustix::io::Errno;
 use warpfire_fs::acl::Caller;
-use warpfire_fs::{NewMode, gmt_name};
+use warpfire_fs::{CloneSource, NewMode, gmt_name};
 use warpfire_mount::{MountOptions, SnapshotDirectories, SnapshotNames};
 
 use crate::fixture::MountFixture;
@@ -201,6 +201,66 @@ fn every_directory_has_its_snapshots_wherever_it_was_then() {
     // The directory goes as if there were no other name in it.
     fs::remove_file(mount.at("new/c/file")).unwrap();
     fs::remove_dir(mount.at("new/c")).unwrap();
+}
+
+#[test]
+fn a_directory_of_a_volume_has_its_snapshots_and_no_number_is_that_of_another_file() {
+    let Some(mount) = MountFixture::new() else { return };
+    fs::create_dir_all(mount.at("work/sub")).unwrap();
+    fs::write(mount.at("work/sub/file"), b"first").unwrap();
+    mount.fs().create_snapshot(b"before").unwrap();
+    let root = mount.fs().root();
+    let work = mount.fs().lookup(&Caller::ROOT, &root, b"work").unwrap();
+    mount.fs().clone_directory(CloneSource::Directory(&work), &root, b"try").unwrap();
+    let user = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    // More volumes, so that the bits of volumes and of slots have several values each.
+    for name in ["two", "three"] {
+        mount.fs().create_volume(&root, name.as_bytes(), user).unwrap();
+        fs::create_dir(mount.at(name).join("sub")).unwrap();
+    }
+    fs::write(mount.at("try/sub/file"), b"second").unwrap();
+    mount.fs().create_snapshot(b"after").unwrap();
+    fs::write(mount.at("try/sub/file"), b"third").unwrap();
+
+    assert_eq!(names(mount.at("try/.snapshots")), ["after"], "the volume is newer than the other one");
+    assert_eq!(names(mount.at("try/sub/.snapshots")), ["after"]);
+    assert_eq!(names(mount.at("work/sub/.snapshots")), ["after", "before"]);
+    let read = |path: &str| fs::read_to_string(mount.at(path)).unwrap();
+    assert_eq!(read("try/.snapshots/after/sub/file"), "second");
+    assert_eq!(read("try/sub/.snapshots/after/file"), "second");
+    assert_eq!(read("work/sub/.snapshots/after/file"), "first");
+    assert_eq!(read("try/sub/file"), "third");
+    let absent = fs::metadata(mount.at("try/sub/.snapshots/before")).unwrap_err();
+    assert_eq!(absent.kind(), ErrorKind::NotFound);
+    assert_eq!(names(mount.at(".snapshots/after")), ["work"], "snapshots are shown without doors");
+    let places = [
+        "work/sub",
+        "try/sub",
+        "two/sub",
+        "three/sub",
+        "work/.snapshots",
+        "try/.snapshots",
+        "try/sub/.snapshots",
+        ".snapshots/after/work/sub",
+        "work/.snapshots/after/sub",
+        "work/sub/.snapshots/after",
+        "try/.snapshots/after/sub",
+        "try/sub/.snapshots/after",
+        "two/.snapshots/after/sub",
+        "three/.snapshots/after/sub",
+        "three/sub/.snapshots/@99999999999",
+    ];
+    let open = places.map(|place| File::open(mount.at(place)).unwrap());
+    let numbers: BTreeSet<u64> = open.iter().map(|open| open.metadata().unwrap().ino()).collect();
+    assert_eq!(numbers.len(), places.len(), "each is a directory of its own");
+    for (place, open) in places.iter().zip(&open) {
+        let path = fs::read_link(format!("/proc/self/fd/{}", open.as_raw_fd())).unwrap();
+        assert_eq!(path, mount.at(place));
+    }
+    let copy = tempfile::tempdir().unwrap();
+    let then = mount.at("try/.snapshots/after");
+    assert!(Command::new("cp").arg("-a").arg(&then).arg(copy.path()).status().unwrap().success());
+    assert_eq!(fs::read(copy.path().join("after/sub/file")).unwrap(), b"second");
 }
 
 #[test]

@@ -153,8 +153,8 @@ impl<'a> Pools<'a> {
                             PoolSource::new(fs, number, is_shared).copy(job, sink, path, name.as_deref());
                         }
                         // Files of a snapshot are no links of those that are there now.
-                        Ok(Placed::Then(then, path)) => {
-                            PoolSource::new(&then, SNAPSHOT_NUMBER, false).copy(
+                        Ok(Placed::Then { snapshot, path, .. }) => {
+                            PoolSource::new(&snapshot, SNAPSHOT_NUMBER, false).copy(
                                 job,
                                 sink,
                                 &path,

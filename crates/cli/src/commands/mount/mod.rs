@@ -448,6 +448,7 @@ fn serve_control(
         read_only,
         failures: session.failed_requests(),
         roll_back: session.rollback(),
+        change_volume: session.volume_changes(),
         commit,
     });
     let serving = Arc::clone(&socket);

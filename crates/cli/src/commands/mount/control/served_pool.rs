@@ -5,10 +5,12 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use warpfire::{ErrorKind, FsError, ScrubReport, SnapshotRollback, Transaction, Warpfire};
+use warpfire::{
+    ErrorKind, FsError, ScrubReport, SnapshotRollback, Transaction, VolumeInfo, VolumeOrder, Warpfire,
+};
 use warpfire_check::{CheckOptions, CheckReport, DamageReport};
 use warpfire_env::{Clock, SystemClock};
-use warpfire_mount::{FailedRequests, RollBack};
+use warpfire_mount::{ChangeVolume, FailedRequests, RollBack};
 use warpfire_terminal::Failure;
 
 use super::chunks::{ChunkReader, ChunkWriter};
@@ -30,6 +32,7 @@ use crate::commands::status::{ErrorReport, StatusReport};
 use crate::commands::trim::TrimOutput;
 use crate::commands::tune::{TuneOrder, tune_in};
 use crate::commands::upkeep::{WishOrder, wish_in};
+use crate::commands::volume::{self, WireOrder, change_in};
 
 /// Memory for the names of damaged files, beside the caches of the server.
 const NAMING_BYTES_MAX: u64 = 128 << 20;
@@ -43,6 +46,8 @@ pub struct ServedPool {
     pub failures: Arc<FailedRequests>,
     /// Rolls the mounted filesystem back.
     pub roll_back: RollBack,
+    /// Changes the volumes of the mounted filesystem.
+    pub change_volume: ChangeVolume,
     /// Commits a transaction, and has the kernel drop what the commit changes.
     pub commit: Commit,
 }
@@ -158,6 +163,26 @@ impl ServedPool {
         self.check_writable()?;
         let done = (self.roll_back)(name, keep_as).map(SnapshotRollback::from).map_err(warpfire::Error::from);
         Ok(Answer::SnapshotRolledBack(rolled_back(done, name, keep_as)?))
+    }
+
+    /// Makes or deletes a volume. The mount goes on.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim), and as [`change_in`].
+    pub fn change_volume(&self, order: &WireOrder) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        let change = |order: &VolumeOrder<'_>| {
+            (self.change_volume)(order).map(VolumeInfo::from).map_err(warpfire::Error::from)
+        };
+        Ok(Answer::VolumeChanged(change_in(&self.pool, order, &change)?))
+    }
+
+    /// Lists the volumes.
+    ///
+    /// # Errors
+    /// The list is damaged.
+    pub fn list_volumes(&self) -> Result<Answer, Failure> {
+        Ok(Answer::VolumesListed(volume::list_in(&self.pool)?))
     }
 
     /// Works on the rules for snapshots.

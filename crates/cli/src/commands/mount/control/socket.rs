@@ -257,6 +257,10 @@ impl ControlSocket {
             Ok(Request::ListSnapshots { after }) => {
                 self.work(stream, number, &mut unsent, |_| pool.list_snapshots(after))
             }
+            Ok(Request::ChangeVolume(order)) => {
+                self.work(stream, number, &mut unsent, |_| pool.change_volume(&order))
+            }
+            Ok(Request::ListVolumes) => self.work(stream, number, &mut unsent, |_| pool.list_volumes()),
             Ok(Request::DiffSnapshots(order)) => {
                 self.work(stream, number, &mut unsent, |client| pool.diff_snapshots(&order, client))
             }
@@ -464,7 +468,7 @@ mod tests {
 
     use serde_json::Value;
     use warpfire::Pool;
-    use warpfire_mount::RollBack;
+    use warpfire_mount::{ChangeVolume, RollBack};
 
     use super::*;
     /// Tries of `soon`: twenty seconds in all.
@@ -486,8 +490,16 @@ mod tests {
             let (mountpoint, failures) = ("/mnt".to_owned(), Arc::default());
             let roll_back: RollBack = Arc::new(|_, _| unreachable!("these tests roll nothing back"));
             let commit: crate::commands::mount::control::served_pool::Commit = Arc::new(|tx| tx.commit());
-            let served =
-                ServedPool { pool: pool.clone(), mountpoint, read_only, failures, roll_back, commit };
+            let change_volume: ChangeVolume = Arc::new(|_| unreachable!("these tests change no volume"));
+            let served = ServedPool {
+                pool: pool.clone(),
+                mountpoint,
+                read_only,
+                failures,
+                roll_back,
+                change_volume,
+                commit,
+            };
             let served = Arc::new(served);
             let serving = Arc::clone(&socket);
             thread::spawn(move || serving.serve(&served));

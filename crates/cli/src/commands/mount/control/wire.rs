@@ -27,6 +27,7 @@ use crate::commands::status::StatusReport;
 use crate::commands::trim::TrimOutput;
 use crate::commands::tune::{TuneOrder, TunedPool};
 use crate::commands::upkeep::WishOrder;
+use crate::commands::volume::{WireOrder, WireVolume};
 
 /// The version of requests and answers.
 pub const VERSION: u32 = 1;
@@ -89,6 +90,10 @@ pub enum Request {
     },
     /// List the changes between snapshots.
     DiffSnapshots(DiffOrder),
+    /// Make or delete a volume.
+    ChangeVolume(WireOrder),
+    /// List the volumes.
+    ListVolumes,
     /// Add a device and remove another one.
     ReplaceDevice(ReplaceOrder),
     /// Send a snapshot: a stream follows the answer `streaming`, as in `chunks`.
@@ -193,6 +198,10 @@ pub enum Answer {
     SnapshotChanges(Vec<Vec<u8>>),
     /// All changes are sent.
     SnapshotsCompared,
+    /// The volume that is made or deleted, durably.
+    VolumeChanged(WireVolume),
+    /// The volumes.
+    VolumesListed(Vec<WireVolume>),
     /// A stream follows, in the direction of the request.
     Streaming,
     /// The stream is sent to its end.

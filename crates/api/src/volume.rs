@@ -1,0 +1,129 @@
+//! Volumes behind doors: clones of directories, and empty volumes.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use warpfire_env::Timestamp;
+use warpfire_fs::VolumeOrder;
+
+use crate::{Result, Warpfire};
+
+/// A volume behind a door.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeInfo {
+    /// The path of its door.
+    pub path: PathBuf,
+    /// Its number: 2 or higher, never used again in this pool.
+    pub number: u32,
+    /// The time at which it was made.
+    pub made: Timestamp,
+    /// Of a clone: the number of the volume that it shows (1 is that of the root of the pool), and the number
+    /// of the version, which those of snapshots are comparable with.
+    pub origin: Option<(u32, u64)>,
+    /// Inodes in it, or more: a clone of a part of a volume counts the whole volume of then.
+    pub inodes: u64,
+    /// Bytes of its files without holes, or more, as for `inodes`. Shared bytes count once for each file.
+    pub file_bytes: u64,
+}
+
+impl From<warpfire_fs::VolumeInfo> for VolumeInfo {
+    fn from(info: warpfire_fs::VolumeInfo) -> Self {
+        VolumeInfo {
+            path: OsString::from_vec(info.path).into(),
+            number: info.number,
+            made: info.made,
+            origin: info.origin.map(|(volume, seq)| (volume, seq.0)),
+            inodes: info.inodes,
+            file_bytes: info.file_bytes,
+        }
+    }
+}
+
+impl Warpfire {
+    /// Makes a clone of a directory: a new directory `to` that shows all that is in `from`, and can be
+    /// changed at once. Neither sees the changes of the other. It copies nothing, and takes as long for a
+    /// million files as for one. It is durable after the next sync.
+    ///
+    /// The clone is a volume: `to` is its door. Files cannot be renamed through a door, nor have names on
+    /// both sides. [`delete_volume`](Warpfire::delete_volume) removes all of it at once.
+    ///
+    /// ```
+    /// use warpfire::Pool;
+    ///
+    /// let fs = Pool::options().in_memory()?;
+    /// fs.create_dir("/work")?;
+    /// fs.write("/work/plan", b"first")?;
+    /// fs.clone_directory("/work", "/try")?;
+    /// fs.write("/try/plan", b"second")?;
+    /// assert_eq!((fs.read("/work/plan")?, fs.read("/try/plan")?), (b"first".to_vec(), b"second".to_vec()));
+    /// fs.delete_volume("/try")?;
+    /// assert!(!fs.exists("/try"));
+    /// # Ok::<(), warpfire::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`; `AlreadyExists` if there is something at `to`; `InvalidInput` if there is
+    /// a door in `from`, or `from` is in a clone of a clone, eight deep; `NoSpace`; `ReadOnly`.
+    pub fn clone_directory(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<VolumeInfo> {
+        let (source, door) = (bytes(from.as_ref()), bytes(to.as_ref()));
+        self.change_volume(&VolumeOrder::Clone { snapshot: None, source, door })
+    }
+
+    /// As [`clone_directory`](Warpfire::clone_directory), of a directory as a snapshot shows it.
+    ///
+    /// # Errors
+    /// As `clone_directory`; `NotFound` without such a snapshot.
+    pub fn clone_from_snapshot(
+        &self,
+        snapshot: impl AsRef<OsStr>,
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+    ) -> Result<VolumeInfo> {
+        let (source, door) = (bytes(from.as_ref()), bytes(to.as_ref()));
+        let snapshot = Some(snapshot.as_ref().as_bytes());
+        self.change_volume(&VolumeOrder::Clone { snapshot, source, door })
+    }
+
+    /// Makes an empty volume with its door at `path`. It belongs to the user of this handle. It is durable
+    /// after the next sync.
+    ///
+    /// # Errors
+    /// `NotFound` if a directory on the path is missing; `AlreadyExists`; `NoSpace`; `ReadOnly`.
+    pub fn create_volume(&self, path: impl AsRef<Path>) -> Result<VolumeInfo> {
+        let caller = self.identity().caller();
+        let owner = (caller.uid, caller.gid);
+        self.change_volume(&VolumeOrder::Create { door: bytes(path.as_ref()), owner })
+    }
+
+    /// Deletes a volume with everything in it, and its door, in one commit that is durable on return. Files
+    /// that are open in it are gone. What clones and snapshots of it show stays. Bytes that nothing else
+    /// needs become free in the background, and at once when a writer needs them.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidInput` if `path` is no door, or the door of another volume is in this one;
+    /// `ReadOnly`.
+    pub fn delete_volume(&self, path: impl AsRef<Path>) -> Result<VolumeInfo> {
+        self.change_volume(&VolumeOrder::Delete { door: bytes(path.as_ref()) })
+    }
+
+    /// The volumes behind doors, by rising number.
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn volumes(&self) -> Result<Vec<VolumeInfo>> {
+        Ok(self.fs().volumes()?.into_iter().map(VolumeInfo::from).collect())
+    }
+
+    /// Makes the change of an order: for programs that pass on those of others.
+    ///
+    /// # Errors
+    /// As the calls of each kind of order.
+    pub fn change_volume(&self, order: &VolumeOrder<'_>) -> Result<VolumeInfo> {
+        Ok(self.fs().change_volume(order, &mut |_| ())?.into())
+    }
+}
+
+fn bytes(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}

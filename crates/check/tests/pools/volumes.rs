@@ -1,0 +1,98 @@
+//! Volumes and clones in the check: whole ones are clean, also after a cut, and what contradicts is found.
+
+use warpfire_format::fs::{DoorVolume, Key, VolumeId, VolumeOrigin};
+use warpfire_fs::acl::Caller;
+use warpfire_fs::{CloneSource, NewMode, NodeRef};
+use warpfire_meta::{Admit, Batch, Store};
+use warpfire_sim_env::SimWorld;
+use warpfire_units::Seq;
+
+use crate::rig::{SHAPES, TestFs, assert_clean, checked, cut, live_below, make, reopen, world};
+
+const ROOT: Caller<'static> = Caller::ROOT;
+
+fn find(fs: &TestFs, name: &[u8]) -> NodeRef {
+    fs.lookup(&ROOT, &fs.root(), name).expect("it is there")
+}
+
+fn clone(fs: &TestFs, source: &[u8], name: &[u8]) {
+    let source = find(fs, source);
+    fs.clone_directory(CloneSource::Directory(&source), &fs.root(), name).expect("there is room");
+}
+
+/// A pool with a directory, a clone of it and a clone of the clone, and random changes in all of them.
+fn cloned(seed: u64) -> SimWorld {
+    let shape = SHAPES[0];
+    let world = world(shape, seed);
+    let fs = make(&world, shape);
+    fs.mkdir(&ROOT, &fs.root(), b"work", NewMode::exact(0o755)).expect("there is room");
+    live_below(&fs, find(&fs, b"work"), seed, 60);
+    clone(&fs, b"work", b"first");
+    live_below(&fs, find(&fs, b"first"), seed + 1, 40);
+    live_below(&fs, find(&fs, b"work"), seed + 2, 40);
+    clone(&fs, b"first", b"second");
+    fs.create_volume(&find(&fs, b"second"), b"within", (0, 0)).expect("there is room");
+    live_below(&fs, find(&fs, b"second"), seed + 3, 40);
+    fs.create_snapshot(b"kept").expect("there is room");
+    live_below(&fs, find(&fs, b"first"), seed + 4, 40);
+    fs.sync().expect("sound devices do not fail");
+    assert_clean(&checked(&cut(&world).devices()), &format!("seed {seed}, cut"));
+    fs.close().expect("sound devices do not fail");
+    world
+}
+
+#[test]
+fn volumes_and_clones_are_clean_whatever_happens_on_either_side() {
+    for seed in 0..4 {
+        let world = cloned(seed * 10);
+        assert_clean(&checked(&world.devices()), &format!("seed {seed}"));
+        let fs = reopen(&world);
+        fs.delete_volume(&fs.root(), b"first", &mut |_| ()).expect("it is a door");
+        assert_clean(&checked(&cut(&world).devices()), &format!("seed {seed}, cut after a deletion"));
+        fs.engine().compact().expect("sound devices do not fail");
+        fs.delete_snapshot(b"kept").expect("it is there");
+        fs.delete_volume(&find(&fs, b"second"), b"within", &mut |_| ()).expect("it is a door");
+        fs.delete_volume(&fs.root(), b"second", &mut |_| ()).expect("it is a door");
+        fs.engine().compact().expect("sound devices do not fail");
+        fs.forget_volumes().expect("sound devices do not fail");
+        fs.close().expect("sound devices do not fail");
+        assert_clean(&checked(&world.devices()), &format!("seed {seed}, without volumes"));
+    }
+}
+
+/// A name, and the changes that plant a contradiction.
+type PlantedRecords<'a> = (&'a str, &'a dyn Fn(&mut Batch));
+
+#[test]
+fn records_that_contradict_a_door_are_found() {
+    let record = |origin: Option<VolumeOrigin>| {
+        let mut value = Vec::new();
+        let made = warpfire_format::fs::InodeTime::default();
+        DoorVolume { made, root: 7, removed_at: None, origin }.encode(&mut value);
+        value
+    };
+    let at = |volume, seq| Some(VolumeOrigin { volume: VolumeId(volume), seq: Seq(seq) });
+    let key = |volume| Key::Volume(VolumeId(volume)).encode();
+    let doors =
+        |batch: &mut Batch| batch.delete(&warpfire_format::fs::dentry_key(VolumeId::FIRST, 1, b"first"));
+    let plants: [PlantedRecords<'_>; 4] = [
+        ("a door is gone", &doors),
+        ("a record is gone", &|batch| batch.delete(&key(2))),
+        ("a volume without a door", &|batch| batch.put(&key(9), &record(None))),
+        ("a circle of origins", &|batch| {
+            batch.put(&key(9), &record(at(10, 3)));
+            batch.put(&key(10), &record(at(9, 3)));
+        }),
+    ];
+    for (what, plant) in plants {
+        let world = cloned(100);
+        let fs = reopen(&world);
+        let mut batch = Batch::new();
+        plant(&mut batch);
+        fs.engine().commit(&batch, None, Admit::User).expect("there is room");
+        fs.sync().expect("sound devices do not fail");
+        drop(fs);
+        let report = checked(&cut(&world).devices());
+        assert!(report.errors > 0, "{what}: {:?}", report.findings);
+    }
+}

@@ -1,0 +1,345 @@
+//! `warpfire clone` and `warpfire volume`: directories that are volumes of their own.
+//!
+//! The server of a mounted pool does the work. A pool that is not mounted is opened for it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use warpfire::{ErrorKind, Pool, Timestamp, VolumeInfo, VolumeOrder, Warpfire};
+use warpfire_terminal::{
+    Columns, Failure, Size, grouped, is_json, path_bytes, path_text, print, print_json, shown,
+};
+
+use super::mount::control::wire::{Answer, Request};
+use super::mount::control::{ServerConnection, foreign_answer};
+use super::pool;
+use super::snapshot::write_back;
+use crate::location::{Location, PoolName};
+use crate::output::{Rfc3339, moment};
+use crate::tree::{Placed, placed};
+
+const CLONE_EXAMPLES: &str = "\
+Examples:
+  warpfire clone pool:/work pool:/try     all of /work, to be changed at once
+  warpfire clone /mnt/work /mnt/try       in a mounted pool
+  warpfire clone pool:/.snapshots/monday/work pool:/work-of-monday
+  warpfire clone pool:/ pool:/whole       all of the pool
+  warpfire volume delete pool:/try        remove a clone, however large
+
+A clone copies nothing, and takes as long for a million files as for one. It shows what the directory was at \
+that moment, and neither sees the changes of the other. Bytes that both show take space once. A clone is a \
+volume: its directory is a door, files cannot be renamed through it, and no file has names on both sides. A \
+directory with a door in it cannot be cloned. A clone of a clone can be eight deep.";
+
+const EXAMPLES: &str = "\
+Examples:
+  warpfire volume create pool:/scratch    an empty volume
+  warpfire volume list pool               the volumes and clones of a pool
+  warpfire volume delete pool:/scratch    with everything in it, at once
+  warpfire mv pool:/scratch pool:/old     another name for its door
+
+'warpfire clone' makes a volume that shows a directory. Deleting a volume takes as long for a million files as \
+for one. What clones and snapshots of it show stays. Its space comes back in the background, and at once when \
+the pool needs it.";
+
+/// Arguments of `warpfire clone`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = CLONE_EXAMPLES)]
+pub struct CloneArgs {
+    /// The directory, inside a pool or in a mounted one: as it is now, or in a snapshot.
+    #[arg(value_name = "SRC")]
+    source: OsString,
+
+    /// The new directory, in the same pool.
+    #[arg(value_name = "DST")]
+    target: OsString,
+}
+
+/// Arguments of `warpfire volume`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    command: VolumeCommand,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum VolumeCommand {
+    /// Make an empty volume.
+    Create(VolumeArgs),
+    /// Show the volumes of a pool, from the oldest to the newest.
+    List(VolumeListArgs),
+    /// Delete volumes with everything in them.
+    Delete(VolumeDeleteArgs),
+}
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+struct VolumeArgs {
+    /// The new directory, inside a pool or in a mounted one.
+    #[arg(value_name = "PATH")]
+    path: OsString,
+}
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+struct VolumeListArgs {
+    /// Devices or image files separated by commas, a directory of *.img files, or a directory of the mounted
+    /// pool [default: $WARPFIRE_POOL].
+    #[arg(value_name = "POOL", default_value = "", hide_default_value = true)]
+    pool: OsString,
+}
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+struct VolumeDeleteArgs {
+    /// The directories of the volumes.
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<OsString>,
+}
+
+/// A change of volumes between a client and a server. Paths are bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum WireOrder {
+    Create { door: Vec<u8>, owner: (u32, u32) },
+    Clone { source: Vec<u8>, door: Vec<u8> },
+    Delete { door: Vec<u8> },
+}
+
+/// A volume between a client and a server: its path is bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WireVolume {
+    path: Vec<u8>,
+    number: u32,
+    made: (i64, u32),
+    origin: Option<(u32, u64)>,
+    inodes: u64,
+    file_bytes: u64,
+}
+
+/// A volume, as JSON.
+#[derive(Debug, Serialize)]
+struct VolumeOutput {
+    /// The path of its directory.
+    path: String,
+    /// The path in base64, if it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<String>,
+    /// Its number, never used again in this pool.
+    number: u32,
+    /// The time at which it was made.
+    made: Rfc3339,
+    /// Of a clone: what it shows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<OriginOutput>,
+    /// Inodes in it, or more for a clone of a part of a volume.
+    inodes: u64,
+    /// Bytes of its files without holes, or more for a clone of a part of a volume.
+    file_bytes: u64,
+}
+
+/// The origin of a clone, as JSON.
+#[derive(Debug, Serialize)]
+struct OriginOutput {
+    /// The number of the volume; 1 is that of the root of the pool.
+    volume: u32,
+    /// The number of the version. Numbers of snapshots are comparable with it.
+    version: u64,
+}
+
+impl From<VolumeInfo> for WireVolume {
+    fn from(info: VolumeInfo) -> Self {
+        WireVolume {
+            path: info.path.into_os_string().into_vec(),
+            number: info.number,
+            made: (info.made.seconds, info.made.nanos),
+            origin: info.origin,
+            inodes: info.inodes,
+            file_bytes: info.file_bytes,
+        }
+    }
+}
+
+impl WireVolume {
+    fn path(&self) -> &Path {
+        path(&self.path)
+    }
+
+    fn made(&self) -> Timestamp {
+        Timestamp { seconds: self.made.0, nanos: self.made.1 }
+    }
+
+    fn document(&self) -> VolumeOutput {
+        VolumeOutput {
+            path: path_text(self.path()),
+            path_bytes: path_bytes(self.path()),
+            number: self.number,
+            made: Rfc3339(self.made()),
+            origin: self.origin.map(|(volume, version)| OriginOutput { volume, version }),
+            inodes: self.inodes,
+            file_bytes: self.file_bytes,
+        }
+    }
+}
+
+fn path(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
+}
+
+/// Changes the volumes of an open pool by `change`, and makes that durable.
+///
+/// # Errors
+/// There is no such directory, snapshot or volume; the new directory is taken; the pool is full or takes no
+/// changes.
+pub fn change_in(
+    pool: &Warpfire,
+    order: &WireOrder,
+    change: &dyn Fn(&VolumeOrder<'_>) -> warpfire::Result<VolumeInfo>,
+) -> Result<WireVolume, Failure> {
+    let (changed, door) = match order {
+        WireOrder::Create { door, owner } => (change(&VolumeOrder::Create { door, owner: *owner }), door),
+        WireOrder::Clone { source, door } => (clone_in(pool, source, door, change)?, door),
+        WireOrder::Delete { door } => (change(&VolumeOrder::Delete { door }), door),
+    };
+    let changed = changed.map_err(|error| of_volume(order, door, &error))?;
+    pool.sync().map_err(|error| Failure::pool(&error))?;
+    Ok(changed.into())
+}
+
+fn clone_in(
+    pool: &Warpfire,
+    source: &[u8],
+    door: &[u8],
+    change: &dyn Fn(&VolumeOrder<'_>) -> warpfire::Result<VolumeInfo>,
+) -> Result<warpfire::Result<VolumeInfo>, Failure> {
+    match placed(pool, path(source)).map_err(|error| error.at(path(source)))? {
+        Placed::Now => Ok(change(&VolumeOrder::Clone { snapshot: None, source, door })),
+        Placed::Snapshots(_) => Err(Failure::usage("the directory of the snapshots cannot be cloned")
+            .hint("clone a directory of one of them")),
+        Placed::Then { snapshot: _held, name, path } => {
+            let (snapshot, source) = (Some(name.as_bytes()), path.as_os_str().as_bytes());
+            Ok(change(&VolumeOrder::Clone { snapshot, source, door }))
+        }
+    }
+}
+
+/// The failure of a change of volumes.
+fn of_volume(order: &WireOrder, door: &[u8], error: &warpfire::Error) -> Failure {
+    match (order, error.kind()) {
+        (WireOrder::Clone { source, .. }, ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Failure::at(path(source), error)
+                .hint("the directory must exist, and the one in which the clone is made")
+        }
+        (WireOrder::Clone { source, .. }, ErrorKind::InvalidInput) => Failure::at(path(source), error),
+        (WireOrder::Delete { .. }, ErrorKind::InvalidInput) => {
+            Failure::at(path(door), error).hint("'warpfire volume list' shows the volumes")
+        }
+        _ => Failure::at(path(door), error),
+    }
+}
+
+/// The volumes of an open pool.
+///
+/// # Errors
+/// The list is damaged.
+pub fn list_in(pool: &Warpfire) -> Result<Vec<WireVolume>, Failure> {
+    let found = pool.volumes().map_err(|error| Failure::pool(&error))?;
+    Ok(found.into_iter().map(WireVolume::from).collect())
+}
+
+/// Has volumes of a pool changed, mounted or not.
+fn change(name: &PoolName, order: WireOrder) -> Result<WireVolume, Failure> {
+    if let Some(server) = ServerConnection::of_pool(name)? {
+        write_back(name)?;
+        return match server.ask(Request::ChangeVolume(order), |_| ())? {
+            Answer::VolumeChanged(volume) => Ok(volume),
+            _ => Err(foreign_answer()),
+        };
+    }
+    let opened = pool::open_as(&Pool::options(), name)?;
+    let changed = change_in(&opened, &order, &|order| opened.change_volume(order))?;
+    opened.close().map_err(|error| Failure::pool(&error))?;
+    Ok(changed)
+}
+
+/// Clones a directory.
+pub fn run_clone(args: &CloneArgs) -> Result<(), Failure> {
+    let (source, target) = (Location::parse_followed(&args.source)?, Location::parse(&args.target)?);
+    if !source.pool.is_same(&target.pool) {
+        return Err(Failure::usage("a clone is made in the pool that has the directory")
+            .hint("'warpfire cp -r' copies to another pool"));
+    }
+    let order = WireOrder::Clone {
+        source: source.path.as_os_str().as_bytes().to_vec(),
+        door: target.path.as_os_str().as_bytes().to_vec(),
+    };
+    let made = change(&target.pool, order)?;
+    if is_json() {
+        return print_json(&made.document());
+    }
+    print(format!("{} is a clone of {}\n", shown(made.path()), shown(&source.path)))
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        VolumeCommand::Create(args) => create(args),
+        VolumeCommand::List(args) => list(args),
+        VolumeCommand::Delete(args) => delete(args),
+    }
+}
+
+fn create(args: &VolumeArgs) -> Result<(), Failure> {
+    let target = Location::parse(&args.path)?;
+    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let door = target.path.as_os_str().as_bytes().to_vec();
+    let made = change(&target.pool, WireOrder::Create { door, owner })?;
+    if is_json() {
+        return print_json(&made.document());
+    }
+    print(format!("{} is a volume\n", shown(made.path())))
+}
+
+fn delete(args: &VolumeDeleteArgs) -> Result<(), Failure> {
+    for target in Location::parse_all(&args.paths, Location::parse)? {
+        let door = target.path.as_os_str().as_bytes().to_vec();
+        let deleted = change(&target.pool, WireOrder::Delete { door })?;
+        if is_json() {
+            print_json(&deleted.document())?;
+        } else {
+            print(format!("volume {} is deleted\n", shown(deleted.path())))?;
+        }
+    }
+    Ok(())
+}
+
+fn list(args: &VolumeListArgs) -> Result<(), Failure> {
+    let name = PoolName::new(&args.pool);
+    let found = match ServerConnection::of_pool(&name)? {
+        Some(server) => match server.ask(Request::ListVolumes, |_| ())? {
+            Answer::VolumesListed(found) => found,
+            _ => return Err(foreign_answer()),
+        },
+        None => list_in(&pool::open_for_reading(&name)?)?,
+    };
+    if is_json() {
+        return found.iter().try_for_each(|volume| print_json(&volume.document()));
+    }
+    if found.is_empty() {
+        return print("the pool has one volume, that of its root\n");
+    }
+    let mut columns = Columns::new(&["volume", "path", "made", "shows", "inodes", "bytes of files"]);
+    for volume in &found {
+        columns.row([
+            volume.number.to_string(),
+            shown(volume.path()),
+            moment(volume.made()),
+            volume.origin.map_or_else(|| "–".to_owned(), |(of, _)| format!("volume {of}")),
+            grouped(volume.inodes),
+            Size(volume.file_bytes).to_string(),
+        ]);
+    }
+    print(columns.to_string())
+}

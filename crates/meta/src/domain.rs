@@ -1,0 +1,283 @@
+//! Domains: the keys that share their first four bytes. A domain may have an *origin*: another domain at a
+//! seq, which it shows except where it has changes of its own. So a copy of a domain of any size is one
+//! record.
+//!
+//! # Terms
+//! To *read on* is to go from a key of a domain to the same key of its origin, at the origin's seq.
+//! `Schema::reads_on` says for which keys. A domain is *removed* at a seq: then nobody reads it at a later
+//! seq, and compaction drops what only such a reader would see.
+//!
+//! # Invariants
+//! 1. A read of a key takes the versions of its own domain. If no put or delete settles it, the read goes on
+//!    in the origin, and the operands fold onto what it finds there (`read`; `tests::model`,
+//!    `tests::bundles`).
+//! 2. So an operand or a delete of a domain with an origin is kept where nothing is below it: what it changes
+//!    or hides is in the origin (`OriginTable::may_hold_older`).
+//! 3. The versions that an origin shows are held like those of a persistent snapshot, in its domain alone:
+//!    from before the record of the domain above is visible until the removal of that record is durable. An
+//!    open registers the domains of the map before its first job (`OriginTable::visible_in`).
+//! 4. Origins lead from domain to domain at most `ORIGINS_MAX` times, never in a circle and never to a later
+//!    seq. The records of a map that do not keep this are refused (`OriginTable::check`).
+//! 5. No version of a domain is dropped that a held seq up to its removal sees (`fold`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use warpfire_env::sync::RwLock;
+use warpfire_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use warpfire_units::Seq;
+
+use crate::snapshot::SnapshotRegistry;
+use crate::store::KeyRange;
+
+/// Length of a domain: the first bytes of its keys.
+pub const DOMAIN_BYTES: usize = 4;
+
+/// Most origins that a read passes.
+pub const ORIGINS_MAX: usize = 8;
+
+/// The first bytes of the keys of a domain.
+pub type DomainId = [u8; DOMAIN_BYTES];
+
+/// What a domain shows where it has no changes of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DomainOrigin {
+    /// The domain below.
+    pub domain: DomainId,
+    /// The version of it.
+    pub seq: Seq,
+}
+
+/// A domain, as its record describes it. Domains without a record have no origin and are not removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DomainRecord {
+    /// The domain.
+    pub domain: DomainId,
+    /// Its origin.
+    pub origin: Option<DomainOrigin>,
+    /// The last seq at which anybody reads it.
+    pub removed_at: Option<Seq>,
+}
+
+/// The keys of a domain: the first one, and the first one past them.
+pub(crate) struct DomainKeys {
+    start: DomainId,
+    end: Option<DomainId>,
+}
+
+impl DomainKeys {
+    pub(crate) fn as_range(&self) -> KeyRange<'_> {
+        KeyRange { start: &self.start, end: self.end.as_ref().map(|end| &end[..]) }
+    }
+}
+
+impl DomainRecord {
+    pub(crate) fn keys(&self) -> DomainKeys {
+        DomainKeys { start: self.domain, end: past_domain(self.domain) }
+    }
+
+    /// Whether a snapshot may show the domain, which is removed. It was made after the seq of its origin.
+    pub(crate) fn is_read_by(&self, snapshots: &SnapshotRegistry) -> bool {
+        let made_after = self.origin.map_or(Seq(0), |origin| origin.seq);
+        self.removed_at.is_none_or(|removed| snapshots.holds_between(made_after, removed))
+    }
+}
+
+/// The domain of a key. Keys that are shorter are in none.
+pub(crate) fn domain_of(key: &[u8]) -> Option<DomainId> {
+    key.first_chunk::<DOMAIN_BYTES>().copied()
+}
+
+/// The same key in another domain.
+pub(crate) fn key_in(domain: DomainId, key: &[u8]) -> Vec<u8> {
+    [&domain, &key[DOMAIN_BYTES..]].concat()
+}
+
+/// The first key past a domain; `None`: it is the last domain.
+pub(crate) fn past_domain(domain: DomainId) -> Option<DomainId> {
+    u32::from_be_bytes(domain).checked_add(1).map(u32::to_be_bytes)
+}
+
+/// All domains with a record.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct OriginTable {
+    domains: BTreeMap<DomainId, DomainRecord>,
+}
+
+impl OriginTable {
+    /// The origin of a key's domain.
+    pub(crate) fn origin_of(&self, key: &[u8]) -> Option<DomainOrigin> {
+        self.domains.get(&domain_of(key)?)?.origin
+    }
+
+    /// Every domain with a record.
+    #[cfg(any(test, feature = "twin"))]
+    pub(crate) fn ids(&self) -> impl Iterator<Item = DomainId> + '_ {
+        self.domains.keys().copied()
+    }
+
+    /// Whether an older version of the key may be seen through origins.
+    pub(crate) fn may_hold_older(&self, key: &[u8]) -> bool {
+        !self.domains.is_empty() && self.origin_of(key).is_some()
+    }
+
+    /// The last seq at which anybody reads the key, if its domain is removed.
+    pub(crate) fn removed_at(&self, key: &[u8]) -> Option<Seq> {
+        self.domains.get(&domain_of(key)?)?.removed_at
+    }
+
+    /// Whether keys from `smallest` to `largest` may be in a removed domain.
+    pub(crate) fn has_removed_between(&self, smallest: &[u8], largest: &[u8]) -> bool {
+        let mut removed = self.domains.values().filter(|d| d.removed_at.is_some());
+        removed.any(|d| {
+            largest >= d.domain.as_slice()
+                && past_domain(d.domain).is_none_or(|past| smallest < past.as_slice())
+        })
+    }
+
+    /// Whether all keys from `smallest` to `largest` are in one removed domain of which no reader sees any.
+    /// `visible` has the seqs that readers may read at in every domain.
+    pub(crate) fn is_unread_between(&self, smallest: &[u8], largest: &[u8], visible: &[Seq]) -> bool {
+        debug_assert!(smallest <= largest, "a table has keys in order");
+        debug_assert!(visible.is_sorted(), "the seqs of readers are in order");
+        let Some(removed_at) = self.removed_at(smallest) else { return false };
+        // A table that reaches into another domain has keys that somebody may read.
+        let domain = domain_of(smallest);
+        domain == domain_of(largest)
+            && self.visible_in(domain, visible).first().is_none_or(|oldest| *oldest > removed_at)
+    }
+
+    /// The seqs that readers of a domain may read at, rising: `visible` to all, and those of origins.
+    pub(crate) fn visible_in(&self, domain: Option<DomainId>, visible: &[Seq]) -> Vec<Seq> {
+        debug_assert!(visible.is_sorted(), "the seqs of readers are in order");
+        // Also those of domains that are removed: a snapshot may show them.
+        let origins = self.domains.values().filter_map(|record| record.origin);
+        let of_domain = origins.filter(|origin| Some(origin.domain) == domain).map(|origin| origin.seq);
+        let mut seqs: Vec<Seq> = visible.iter().copied().chain(of_domain).collect();
+        seqs.sort_unstable();
+        seqs.dedup();
+        seqs
+    }
+
+    /// The removed domains that are nobody's origin.
+    pub(crate) fn removed_leaves(&self) -> Vec<DomainRecord> {
+        let is_origin =
+            |domain| self.domains.values().any(|d| d.origin.is_some_and(|origin| origin.domain == domain));
+        let removed = self.domains.values().filter(|d| d.removed_at.is_some() && !is_origin(d.domain));
+        removed.copied().collect()
+    }
+
+    /// The parts of a range in their order, each within one domain with an origin, or without any such key.
+    pub(crate) fn parts<'a>(&self, range: KeyRange<'a>) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+        let mut parts = Vec::new();
+        let mut start = range.start.to_vec();
+        for record in self.domains.values().filter(|record| record.origin.is_some()) {
+            let past = past_domain(record.domain).map(|past| past.to_vec());
+            for bound in [Some(record.domain.to_vec()), past].into_iter().flatten() {
+                let inside = bound > start && range.end.is_none_or(|end| bound.as_slice() < end);
+                if inside {
+                    parts.push((std::mem::replace(&mut start, bound.clone()), Some(bound)));
+                }
+            }
+        }
+        parts.push((start, range.end.map(<[u8]>::to_vec)));
+        parts
+    }
+
+    /// Whether every domain reaches the end of its origins within `ORIGINS_MAX` steps, by falling seqs.
+    pub(crate) fn check(&self) -> bool {
+        self.domains.values().all(|record| {
+            let mut origin = record.origin;
+            for _ in 0..ORIGINS_MAX {
+                let Some(DomainOrigin { domain, seq }) = origin else { return true };
+                origin = self.domains.get(&domain).and_then(|below| below.origin);
+                if origin.is_some_and(|below| below.seq > seq) {
+                    return false;
+                }
+            }
+            origin.is_none()
+        })
+    }
+}
+
+/// The domains of a store with their origins.
+#[derive(Default)]
+pub(crate) struct Domains {
+    /// Whether there is any: most stores have none, and their reads need not look.
+    any: AtomicBool,
+    /// How many domains have been removed since the store was opened, and how many were removed then.
+    removals: AtomicU64,
+    table: RwLock<Arc<OriginTable>>,
+}
+
+impl Domains {
+    /// The table of this moment; `None` if it is empty.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<Arc<OriginTable>> {
+        self.any.load(Ordering::Acquire).then(|| Arc::clone(&self.table.read()))
+    }
+
+    /// Adds or replaces a domain. Returns what it was.
+    pub(crate) fn set(&self, record: DomainRecord) -> Option<DomainRecord> {
+        let mut table = self.table.write();
+        if record.removed_at.is_some() {
+            self.removals.fetch_add(1, Ordering::Relaxed);
+        }
+        let before = Arc::make_mut(&mut table).domains.insert(record.domain, record);
+        self.any.store(true, Ordering::Release);
+        before
+    }
+
+    /// Rises with each removal.
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Relaxed)
+    }
+
+    /// Removes a domain. Returns what it was.
+    pub(crate) fn remove(&self, domain: DomainId) -> Option<DomainRecord> {
+        let mut table = self.table.write();
+        let before = Arc::make_mut(&mut table).domains.remove(&domain);
+        self.any.store(!table.domains.is_empty(), Ordering::Release);
+        before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(domain: u32, origin: Option<u32>) -> DomainRecord {
+        let origin = origin.map(|d| DomainOrigin { domain: d.to_be_bytes(), seq: Seq(1) });
+        DomainRecord { domain: domain.to_be_bytes(), origin, removed_at: None }
+    }
+
+    #[test]
+    fn origins_in_a_circle_or_too_deep_are_found() {
+        let domains = Domains::default();
+        assert!(domains.get().is_none());
+        for d in 2..=9 {
+            domains.set(record(d, Some(d - 1)));
+        }
+        assert!(domains.get().unwrap().check(), "eight deep");
+        domains.set(record(10, Some(9)));
+        assert!(!domains.get().unwrap().check(), "nine deep");
+        domains.remove(10_u32.to_be_bytes());
+        domains.set(record(1, Some(9)));
+        assert!(!domains.get().unwrap().check(), "a circle");
+    }
+
+    #[test]
+    fn a_range_is_cut_at_domains_with_origins() {
+        let domains = Domains::default();
+        domains.set(record(3, Some(1)));
+        domains.set(record(4, None));
+        let table = domains.get().unwrap();
+        let (three, four) = (3_u32.to_be_bytes(), 4_u32.to_be_bytes());
+        let all = table.parts(KeyRange { start: b"", end: None });
+        let expected =
+            [(vec![], Some(three.to_vec())), (three.to_vec(), Some(four.to_vec())), (four.to_vec(), None)];
+        assert_eq!(all, expected);
+        let inside = KeyRange { start: &[0, 0, 0, 3, 7], end: Some(&[0, 0, 0, 3, 9]) };
+        assert_eq!(table.parts(inside), [(inside.start.to_vec(), inside.end.map(<[u8]>::to_vec))]);
+    }
+}
