@@ -90,6 +90,9 @@ struct Life {
     spares: BTreeSet<usize>,
     /// Devices that returned or have a zone that died, and may lack a column.
     returned: BTreeSet<usize>,
+    /// Devices with a zone that died. Nobody knows when the pool meets it: a write there fails on this device,
+    /// and then no more devices may fail than parity covers beside it.
+    wounded: BTreeSet<usize>,
     done: Vec<(Verb, usize)>,
 }
 
@@ -123,6 +126,7 @@ pub fn run(seed: u64) -> Result<u64, Violation> {
         gone: none(),
         spares: none(),
         returned: none(),
+        wounded: none(),
         done: Vec::new(),
     };
     life.session.devices_failed = true;
@@ -179,7 +183,8 @@ impl Life {
 
     /// Whether one more device may be away.
     fn may_lose_one(&self) -> bool {
-        self.away.len() < usize::from(self.least_parity) && self.returned.is_empty()
+        let failed = self.away.len() + self.wounded.difference(&self.away).count();
+        failed < usize::from(self.least_parity) && self.returned.is_empty()
     }
 
     /// Does a verb, if the devices allow it now.
@@ -269,6 +274,7 @@ impl Life {
                 self.session.world.sims()[device].inject(dead);
                 // A segment that is written there lacks the column until it is rewritten.
                 self.returned.insert(device);
+                self.wounded.insert(device);
                 device
             }
             _ => return Ok(()),
@@ -376,6 +382,7 @@ impl Life {
         removed.map_err(|e| Violation(format!("device {device} is not removed: {e}")))?;
         self.gone.insert(device);
         self.away.remove(&device);
+        self.wounded.remove(&device);
         self.rebuilt.remove(&device);
         Ok(())
     }
