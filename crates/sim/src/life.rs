@@ -90,8 +90,8 @@ struct Life {
     spares: BTreeSet<usize>,
     /// Devices that returned or have a zone that died, and may lack a column.
     returned: BTreeSet<usize>,
-    /// Devices with a zone that died. Nobody knows when the pool meets it: a write there fails on this device,
-    /// and then no more devices may fail than parity covers beside it.
+    /// Devices with a zone that died. Nobody knows when the pool meets it: a write there fails on this
+    /// device, and then no more devices may fail than parity covers beside it.
     wounded: BTreeSet<usize>,
     done: Vec<(Verb, usize)>,
 }

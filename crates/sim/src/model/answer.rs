@@ -45,8 +45,8 @@ pub struct Stat {
 pub struct ModelAnswer {
     pub(crate) output: Result<OpOutput, Errno>,
     visited: Vec<NodeId>,
-    /// For calls that return attributes: the file's content, and how often room was reserved in it. The number of
-    /// allocated bytes depends on both in a way that the model does not know.
+    /// For calls that return attributes: the file's content, and how often room was reserved in it. The
+    /// number of allocated bytes depends on both in a way that the model does not know.
     content_after: Option<(FileContent, u32)>,
 }
 
