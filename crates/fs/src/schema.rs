@@ -56,7 +56,7 @@ impl Schema for FsSchema {
     }
 
     fn is_bundled(&self, key: &[u8]) -> bool {
-        matches!(fs::Key::decode(key), Ok(fs::Key::Dentry(..) | fs::Key::Inode(..)))
+        fs::is_of_kind(key, fs::KeyKind::Dentry) || fs::is_of_kind(key, fs::KeyKind::Inode)
     }
 
     fn relocate(

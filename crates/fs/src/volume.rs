@@ -28,8 +28,8 @@ use warpfire_env::Timestamp;
 use warpfire_env::sync::atomic::Ordering;
 use warpfire_format::fs::{
     CounterId, Dentry, DoorVolume, FileKind, FilesystemRecord, Inode, InodeContent, InodeEdit, Key,
-    PoolRecordId, VOLUME_MAX, VolumeId, VolumeOrigin, decode_counter, encode_counter, local_of, number_from,
-    number_in, volume_of, volume_range,
+    PoolRecordId, VOLUME_MAX, VolumeId, VolumeOrigin, decode_counter, encode_counter, is_of_volume, local_of,
+    number_from, number_in, volume_of, volume_range,
 };
 use warpfire_meta::{Admit, Batch, Direction, KeyRange, ORIGINS_MAX, SUMS, ScanPage, SnapshotStore, Storage};
 use warpfire_units::Seq;
@@ -195,6 +195,9 @@ impl<E: Storage> Fs<E> {
     pub(crate) fn with_volume_sums(&self, batch: &Batch) -> Result<Option<Batch>, FsError> {
         // All changes of a call are in one volume.
         let Some(first) = batch.iter().next() else { return Ok(None) };
+        if is_of_volume(first.key(), VolumeId::FIRST) {
+            return Ok(None);
+        }
         let volume = match Key::decode(first.key())? {
             Key::Inode(volume, _)
             | Key::Orphan(volume, _)
@@ -203,9 +206,6 @@ impl<E: Storage> Fs<E> {
             | Key::Region(volume, ..) => volume,
             _ => return Ok(None),
         };
-        if volume == VolumeId::FIRST {
-            return Ok(None);
-        }
         self.check_live(number_in(volume, 0))?;
         if *batch.sums() == [0; SUMS] {
             return Ok(None);

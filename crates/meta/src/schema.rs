@@ -80,8 +80,9 @@ pub trait Schema: Send + Sync + 'static {
         false
     }
 
-    /// Rewrites a value or operand: bytes inside it may be packed (`Relocator::packs`), slices may move.
-    /// `Ok(false)` means unchanged, with `out` untouched.
+    /// Rewrites a value or operand: bytes inside it may be packed (`Relocator::packs`), slices may move. Each
+    /// slice that it names is offered to `Relocator::move_slice` once, and afterwards it names what the
+    /// relocator returned and nothing else. `Ok(false)` means unchanged, with `out` untouched.
     fn relocate(
         &self,
         key: &[u8],

@@ -24,6 +24,9 @@ pub const XATTR_NAME_BYTES_MAX: usize = 255;
 /// Bytes before the rest of a key.
 const HEAD_BYTES: usize = 13;
 
+/// Length of the volume before the kind.
+const VOLUME_BYTES: usize = 4;
+
 /// A volume's number. Zero is the pool itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct VolumeId(pub u32);
@@ -131,6 +134,18 @@ fn with_rest(volume: VolumeId, kind: KeyKind, ino: u64, rest: &[u8]) -> KeyBuf {
     key.extend_from_slice(&head(volume, kind, ino));
     key.extend_from_slice(rest);
     key
+}
+
+/// Whether a key is of this kind. The rest of it is not looked at.
+#[must_use]
+pub fn is_of_kind(key: &[u8], kind: KeyKind) -> bool {
+    key.get(VOLUME_BYTES) == Some(&(kind as u8))
+}
+
+/// Whether a key belongs to this volume. The rest of it is not looked at.
+#[must_use]
+pub fn is_of_volume(key: &[u8], volume: VolumeId) -> bool {
+    key.starts_with(&volume.0.to_be_bytes())
 }
 
 /// The key of a name in a directory. The caller has checked that the name is allowed; [`Key::decode`] checks
@@ -308,11 +323,9 @@ impl<'a> Key<'a> {
 /// # Errors
 /// Code 411.
 pub fn dentry_name(name: &[u8]) -> Result<&[u8], Corrupt> {
-    let good = (1..=NAME_BYTES_MAX).contains(&name.len())
-        && !name.contains(&b'/')
-        && !name.contains(&0)
-        && name != b"."
-        && name != b"..";
+    // Without a branch for each byte: every key that is decoded comes by here.
+    let has_bad_byte = name.iter().fold(false, |bad, byte| bad | (*byte == b'/') | (*byte == 0));
+    let good = (1..=NAME_BYTES_MAX).contains(&name.len()) && !has_bad_byte && name != b"." && name != b"..";
     if good { Ok(name) } else { Err(BAD_NAME) }
 }
 

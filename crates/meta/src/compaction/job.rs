@@ -163,6 +163,8 @@ struct VersionRelocator<'r, 'a, L, S> {
     bundle: Option<Bundle>,
     /// Slices and packed bytes of the version so far.
     seen: u32,
+    /// The slices that the version names when it is relocated.
+    named: &'r mut Vec<SlicePtr>,
 }
 
 impl<L: LogStore, S: Schema> Relocator for VersionRelocator<'_, '_, L, S> {
@@ -171,6 +173,20 @@ impl<L: LogStore, S: Schema> Relocator for VersionRelocator<'_, '_, L, S> {
     }
 
     fn pack(&mut self, bytes: &[u8]) -> Result<SlicePtr, LogError> {
+        let packed = self.pack_version(bytes)?;
+        self.named.push(packed);
+        Ok(packed)
+    }
+
+    fn move_slice(&mut self, slice: SlicePtr) -> Result<Option<Slices>, LogError> {
+        let moved = self.move_of_version(slice)?;
+        self.named.extend_from_slice(moved.as_deref().unwrap_or(&[slice]));
+        Ok(moved)
+    }
+}
+
+impl<L: LogStore, S: Schema> VersionRelocator<'_, '_, L, S> {
+    fn pack_version(&mut self, bytes: &[u8]) -> Result<SlicePtr, LogError> {
         self.seen += 1;
         self.bundle = None;
         let fits = self.key.len() + self.value.len() + BUNDLE_HEAD_BYTES_MAX <= BUNDLE_BYTES_MAX;
@@ -184,7 +200,7 @@ impl<L: LogStore, S: Schema> Relocator for VersionRelocator<'_, '_, L, S> {
         Ok(bundle.end(len))
     }
 
-    fn move_slice(&mut self, slice: SlicePtr) -> Result<Option<Slices>, LogError> {
+    fn move_of_version(&mut self, slice: SlicePtr) -> Result<Option<Slices>, LogError> {
         self.seen += 1;
         let bundle = self.bundle.take().filter(|b| self.seen == 1 && slice.is_end_of(b.slice));
         let Some(bundle) = bundle else { return self.job.move_slice(slice) };
@@ -425,13 +441,14 @@ impl<L: LogStore> JobOutput<'_, '_, L> {
         }
         let is_operand = entry.kind == VersionKind::Merge;
         let KeyVersion { key, value, .. } = entry;
+        named.clear();
         let mut version =
-            VersionRelocator { schema, job: relocator, key, value, is_operand, bundle, seen: 0 };
+            VersionRelocator { schema, job: relocator, key, value, is_operand, bundle, seen: 0, named };
         let changed = schema.relocate(key, value, is_operand, &mut version, relocated)?;
         let bundle = version.bundle;
         let value = if changed { relocated.as_slice() } else { value };
-        named.clear();
-        schema.pointers(key, value, is_operand, &mut |slice| named.push(slice))?;
+        #[cfg(debug_assertions)]
+        assert_names(schema, KeyVersion { value, ..entry }, named)?;
         // A bundle from flash may be wrong.
         let bundle = bundle.filter(|bundle| matches!(named[..], [slice] if slice.is_end_of(bundle.slice)));
         let is_kept = writer.push(KeyVersion { value, ..entry }, bundle.as_ref())?;
@@ -449,4 +466,18 @@ impl<L: LogStore> JobOutput<'_, '_, L> {
         }
         Ok(())
     }
+}
+
+/// Checks that the schema relocated every slice of a value: the job counts the references from that.
+#[cfg(debug_assertions)]
+fn assert_names<S: Schema>(schema: &S, entry: KeyVersion<'_>, named: &[SlicePtr]) -> Result<(), MetaError> {
+    let (mut of_value, mut of_job) = (BTreeMap::new(), BTreeMap::new());
+    let note = |bytes: &mut BTreeMap<SegmentId, u64>, slice: SlicePtr| {
+        *bytes.entry(slice.segment).or_insert(0) += u64::from(slice.len_bytes);
+    };
+    let is_operand = entry.kind == VersionKind::Merge;
+    schema.pointers(entry.key, entry.value, is_operand, &mut |slice| note(&mut of_value, slice))?;
+    named.iter().for_each(|slice| note(&mut of_job, *slice));
+    debug_assert_eq!(of_value, of_job, "a relocated value names what the relocator returned");
+    Ok(())
 }

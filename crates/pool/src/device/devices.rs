@@ -50,7 +50,7 @@ mod counts;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -111,6 +111,9 @@ pub(crate) struct Devices {
     lost: AtomicUsize,
     /// How often a device was lost since the pool was opened.
     losses: AtomicUsize,
+    /// Rises after each change that may make an open segment outdated: of the set, of a device's health, of a
+    /// dead zone, of the parity.
+    changes: AtomicU64,
     /// Whether the pool is open for reading.
     for_reading: bool,
     dead_zones: DeadZones,
@@ -283,6 +286,7 @@ impl Devices {
             parity: AtomicUsize::new(parity),
             lost: AtomicUsize::new(lost),
             losses: AtomicUsize::new(0),
+            changes: AtomicU64::new(1),
             for_reading,
             dead_zones: DeadZones::default(),
             last_failure: Mutex::new(None),
@@ -380,6 +384,18 @@ impl Devices {
     /// Changes the number of devices that may be lost.
     pub(crate) fn set_parity(&self, parity: usize) {
         self.parity.store(parity, Relaxed);
+        self.note_change();
+    }
+
+    /// Number of changes that may have made an open segment outdated. Whoever asks before it looks at the
+    /// devices, and finds the same number later, need not look again.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Acquire)
+    }
+
+    /// To be called after the change.
+    fn note_change(&self) {
+        self.changes.fetch_add(1, Release);
     }
 
     /// Number of devices of the table that are missing or no longer written.
@@ -510,7 +526,10 @@ impl Devices {
                 self.dead_zones.note_failed_write(device, slot_state.index, at, error)
             };
             match op.kind() {
-                OpKind::Write(at, _) if is_of_zone(*at) => _ = tally.errors.fetch_add(1, Relaxed),
+                OpKind::Write(at, _) if is_of_zone(*at) => {
+                    tally.errors.fetch_add(1, Relaxed);
+                    self.note_change();
+                }
                 kind => self.note_failure(slot_state, error, kind),
             }
         }
@@ -546,6 +565,7 @@ impl Devices {
         };
         let Err(error) = reset else {
             self.dead_zones.revive(index, at);
+            self.note_change();
             return Ok(());
         };
         self.note_refused_reset(&**device, slot_state, &error);
@@ -655,6 +675,7 @@ impl Devices {
             self.lost.fetch_add(1, Relaxed);
             self.losses.fetch_add(1, AcqRel);
         }
+        self.note_change();
         if health_before < health {
             let is_gone = health == GONE;
             tracing::warn!(

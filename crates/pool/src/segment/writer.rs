@@ -19,6 +19,7 @@
 //! ```
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use warpfire_format::segment::{SegmentDescriptor, SegmentKind, SegmentState};
@@ -41,6 +42,9 @@ pub struct SegmentWriter {
     /// The places of all stripes that were prepared, whether submitted or not.
     prepared: StripeIndex,
     state: SegmentState,
+    /// The number of changes of the devices at which the segment was found not to be outdated; 0 if it never
+    /// was. Each append asks, and a pool may have 250 devices.
+    current_at: AtomicU64,
 }
 
 /// A stripe with a place in its segment. Its buffer is laid out, checksummed and encoded.
@@ -59,13 +63,15 @@ impl Pool {
     pub fn sealed_writer(&self, id: SegmentId) -> Result<SegmentWriter, PoolError> {
         let segment = self.inner.segment(id)?;
         let prepared = segment.stripes.read().clone();
-        Ok(SegmentWriter { pool: Arc::clone(&self.inner), segment, prepared, state: SegmentState::Sealed })
+        let (pool, state) = (Arc::clone(&self.inner), SegmentState::Sealed);
+        Ok(SegmentWriter { pool, segment, prepared, state, current_at: AtomicU64::new(0) })
     }
 }
 
 impl SegmentWriter {
     pub(crate) fn new(pool: Arc<Inner>, segment: Arc<PoolSegment>) -> Self {
-        SegmentWriter { pool, segment, prepared: StripeIndex::default(), state: SegmentState::Open }
+        let (prepared, state) = (StripeIndex::default(), SegmentState::Open);
+        SegmentWriter { pool, segment, prepared, state, current_at: AtomicU64::new(0) }
     }
 
     /// The segment's number.
@@ -91,6 +97,11 @@ impl SegmentWriter {
     #[must_use]
     pub fn is_outdated(&self) -> bool {
         let (devices, segment) = (&self.pool.devices, &self.segment);
+        // Before the look at the devices: a change during it is seen by the next call.
+        let changes = devices.changes();
+        if self.current_at.load(Relaxed) == changes {
+            return false;
+        }
         let allocatable = devices.all_allocatable();
         let takes_stripes = |(device, zone): &(DeviceIndex, ZoneIndex)| {
             allocatable.contains(device)
@@ -98,7 +109,11 @@ impl SegmentWriter {
                 && self.pool.takes_stripes((*device, *zone), segment.moment)
         };
         let (_, parity) = self.pool.shape(segment.kind, allocatable.len());
-        segment.parity < parity || !segment.columns.iter().all(takes_stripes)
+        let is_outdated = segment.parity < parity || !segment.columns.iter().all(takes_stripes);
+        if !is_outdated {
+            self.current_at.store(changes, Relaxed);
+        }
+        is_outdated
     }
 
     /// Number of stripes written.

@@ -15,6 +15,7 @@ impl Devices {
         let mut next = DeviceSet::clone(&self.set.load());
         change(&mut next);
         self.set.store(Arc::new(next));
+        self.note_change();
     }
 
     fn change_member(&self, index: DeviceIndex, change: impl FnOnce(&mut Member)) {
