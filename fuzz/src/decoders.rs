@@ -9,8 +9,8 @@ use warpfire_format::commit::{CommitRecord, CommitRecordBuilder};
 use warpfire_format::fs::{
     Attrs, Dentry, DoorVolume, Extent, ExtentMap, FileKind, FilesystemRecord, HealthRecord, Inode,
     InodeContent, InodeEdit, InodeTime, Key, PoolRecordId, SnapshotRecord, SnapshotRuleRecord, VolumeId,
-    VolumeOrigin, VolumeRecord, WishesRecord, decode_counter, decode_region, decode_xattr, dentry_key,
-    encode_counter, encode_region, encode_xattr, inode_key, region_key, xattr_key,
+    VolumeLimits, VolumeOrigin, VolumeRecord, WishesRecord, decode_counter, decode_region, decode_xattr,
+    dentry_key, encode_counter, encode_region, encode_xattr, inode_key, region_key, xattr_key,
 };
 use warpfire_format::log_frame::{LogFrame, RecordFragment};
 use warpfire_format::log_state::LogState;
@@ -643,7 +643,13 @@ fn valid_small_values() -> Vec<Vec<u8>> {
     let mut volume = Vec::new();
     let origin = Some(VolumeOrigin { volume: VolumeId(2), seq: Seq(300) });
     let made = InodeTime { seconds: 5, nanos: 6 };
-    DoorVolume { made, root: 7, removed_at: Some(Seq(400)), origin }.encode(&mut volume);
+    let limits = VolumeLimits::default();
+    let record = DoorVolume { made, root: 7, removed_at: Some(Seq(400)), origin, limits };
+    record.encode(&mut volume);
     values.push(volume);
+    let mut limited = Vec::new();
+    let limits = VolumeLimits { bytes: Some(1 << 30), files: None };
+    DoorVolume { removed_at: None, limits, ..record }.encode(&mut limited);
+    values.push(limited);
     values
 }

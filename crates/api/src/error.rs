@@ -79,6 +79,8 @@ pub enum ErrorKind {
     /// This kind of file, or this filesystem, has no such operation; or another version of Warpfire made the
     /// pool, and this one cannot read it.
     Unsupported,
+    /// The volume has a limit, which the call would exceed. Remove files, or raise the limit.
+    LimitReached,
     /// The snapshot has holds. Release them first.
     Held,
     /// A stream of a snapshot cannot be written or read, was cut, or has changed on its way. Send its rest:
@@ -204,6 +206,7 @@ impl From<FsError> for Error {
             | FsError::Range(_)
             | FsError::ValueTooLarge => (ErrorKind::InvalidInput, None),
             FsError::NoSpace => (ErrorKind::NoSpace, Some("remove files, or copy them to a larger pool")),
+            FsError::VolumeFull(_) => (ErrorKind::LimitReached, Some(RAISE_LIMIT)),
             FsError::ReadOnly(_) => (ErrorKind::ReadOnly, Some(REOPEN)),
             FsError::OpenForReading => (ErrorKind::ReadOnly, Some(OPEN_TO_WRITE)),
             FsError::Damaged { .. } => (ErrorKind::Damaged, Some(DAMAGED)),
@@ -238,6 +241,7 @@ impl From<FsError> for Error {
     }
 }
 
+const RAISE_LIMIT: &str = "remove files, or raise the limit with 'warpfire volume limit'";
 const IN_PARTS: &str = "commit it and continue in another; about two million files fit in one";
 const END_ONE: &str = "commit or drop a transaction, or open the pool with more memory for transactions";
 const REOPEN: &str =

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use warpfire_env::Timestamp;
-use warpfire_fs::VolumeOrder;
+use warpfire_fs::{LimitChange, VolumeLimits, VolumeOrder};
 
 use crate::{Result, Warpfire};
 
@@ -25,6 +25,8 @@ pub struct VolumeInfo {
     pub inodes: u64,
     /// Bytes of its files without holes, or more, as for `inodes`. Shared bytes count once for each file.
     pub file_bytes: u64,
+    /// The most of both that it may have.
+    pub limits: VolumeLimits,
 }
 
 impl From<warpfire_fs::VolumeInfo> for VolumeInfo {
@@ -36,6 +38,7 @@ impl From<warpfire_fs::VolumeInfo> for VolumeInfo {
             origin: info.origin.map(|(volume, seq)| (volume, seq.0)),
             inodes: info.inodes,
             file_bytes: info.file_bytes,
+            limits: info.limits,
         }
     }
 }
@@ -94,6 +97,27 @@ impl Warpfire {
         let caller = self.identity().caller();
         let owner = (caller.uid, caller.gid);
         self.change_volume(&VolumeOrder::Create { door: bytes(path.as_ref()), owner })
+    }
+
+    /// Changes the limits of a volume. From then on whatever would bring it above a limit fails with
+    /// `LimitReached` and changes nothing, a whole transaction too. A volume may have more already: that
+    /// stays. Snapshots do not count. Durable after the next sync.
+    ///
+    /// ```
+    /// use warpfire::{ErrorKind, LimitChange, NewLimit, Pool};
+    ///
+    /// let fs = Pool::options().in_memory()?;
+    /// fs.create_volume("/jobs")?;
+    /// fs.limit_volume("/jobs", LimitChange { bytes: NewLimit::Max(10), files: NewLimit::Same })?;
+    /// fs.write("/jobs/a", b"0123456789")?;
+    /// assert_eq!(fs.write("/jobs/b", b"!").unwrap_err().kind(), ErrorKind::LimitReached);
+    /// # Ok::<(), warpfire::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidInput` if `path` is no door, or a limit is 2^63 or higher; `ReadOnly`.
+    pub fn limit_volume(&self, path: impl AsRef<Path>, change: LimitChange) -> Result<VolumeInfo> {
+        self.change_volume(&VolumeOrder::Limit { door: bytes(path.as_ref()), change })
     }
 
     /// Deletes a volume with everything in it, and its door, in one commit that is durable on return. Files

@@ -51,6 +51,10 @@ pub enum FsError {
     /// The pool is full: delete something, or add a device.
     #[error("no space left in the pool")]
     NoSpace,
+    /// The volume has a limit of bytes or of files, which the call would exceed: delete something, or raise
+    /// the limit.
+    #[error("the volume has reached its limit of {0}")]
+    VolumeFull(&'static str),
     /// No such extended attribute.
     #[error("no such attribute")]
     NoAttribute,
@@ -165,7 +169,7 @@ impl FsError {
             | FsError::ReadOnlyTransaction
             | FsError::ReadOnlySnapshot => Errno::ROFS,
             FsError::Ended => Errno::BADF,
-            FsError::Memory(MemoryRefused::Share) => Errno::DQUOT,
+            FsError::VolumeFull(_) | FsError::Memory(MemoryRefused::Share) => Errno::DQUOT,
             FsError::TransactionTooLarge | FsError::Memory(MemoryRefused::Total) => Errno::NOMEM,
             FsError::Conflict { .. } => Errno::AGAIN,
             FsError::Damaged { .. } | FsError::Unknown(_) => Errno::IO,

@@ -51,6 +51,7 @@ use crate::op::{CallGate, CallGuard, Digestible, Operation, TransactionCounters}
 use crate::scratch::Scratch;
 use crate::snapshot::SnapshotSums;
 use crate::stamp::{provisional, stamp};
+use crate::volume_limits::{Claim, LimitedVolumes, VolumeUse};
 
 /// Inode number of a volume's root directory. Later numbers are larger.
 pub(crate) const ROOT_INO: u64 = 1;
@@ -116,6 +117,8 @@ pub struct Fs<E: Storage> {
     pub(crate) memory: MemoryAccount,
     pub(crate) root: NodeRef,
     pub(crate) snapshots: Arc<SnapshotSums>,
+    /// Empty in a transaction and in a snapshot.
+    pub(crate) limited_volumes: LimitedVolumes,
 }
 
 impl<E: Storage> Fs<E> {
@@ -214,7 +217,13 @@ impl<E: Storage> Fs<E> {
             memory: MemoryBudget::new(options.memory).account(None),
             root,
             snapshots,
+            limited_volumes: LimitedVolumes::default(),
         };
+        match fs.read_volume_limits() {
+            // Nothing is added.
+            Err(FsError::Damaged { .. }) if options.read_only => {}
+            read => read?,
+        }
         let orphans_removed = if options.read_only {
             0
         } else {
@@ -313,13 +322,19 @@ impl<E: Storage> Fs<E> {
     /// Commits a batch of the call that runs.
     ///
     /// # Errors
-    /// `NoSpace`, `ReadOnly`, `Damaged`: the batch has changed nothing. `Unknown`: the engine cannot say.
+    /// `VolumeFull`, `NoSpace`, `ReadOnly`, `Damaged`: the batch has changed nothing. `Unknown`: the engine
+    /// cannot say.
     pub(crate) fn commit(&self, batch: &Batch, admit: Admit) -> Result<(), FsError> {
         assert!(self.call_gate.is_entered(), "a call changes something only after it has entered the gate");
         match self.with_volume_sums(batch)? {
-            Some(batch) => self.engine.commit(&batch, None, admit)?,
-            None => self.engine.commit(batch, None, admit)?,
-        };
+            Some((volume, batch)) => {
+                // Those of a transaction are claimed by its commit.
+                let claim = self.limited_volumes.claim(volume, VolumeUse::of(batch.sums()))?;
+                self.engine.commit(&batch, None, admit)?;
+                claim.into_iter().for_each(Claim::keep);
+            }
+            None => _ = self.engine.commit(batch, None, admit)?,
+        }
         // Only after success, so that the sums in memory never count a commit that failed.
         self.deferred.add_sums(batch.sums());
         Ok(())

@@ -35,6 +35,7 @@ use crate::limits::{PAGE_ENTRIES, SNAPSHOTS_MAX};
 use crate::node::{InodeCache, NodeLookup, NodeState, RecordLocation, VersionCounters, check_name};
 use crate::op::{CallGate, TransactionCounters};
 use crate::stamp::{stamp, timestamp};
+use crate::volume_limits::LimitedVolumes;
 
 /// The filesystem as a snapshot shows it. It has all calls of [`Fs`]; those that change something fail with
 /// `ReadOnlySnapshot`. The snapshot may be deleted while this lives, and stays readable here.
@@ -474,6 +475,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             memory: self.memory.clone(),
             root,
             snapshots: Arc::clone(&self.snapshots),
+            limited_volumes: LimitedVolumes::default(),
         }))
     }
 }

@@ -1,5 +1,6 @@
 //! The answer of `statfs`.
 
+use warpfire_format::fs::volume_of;
 use warpfire_meta::{Storage, room_of_reserved};
 
 use crate::error::FsError;
@@ -18,6 +19,8 @@ pub struct SpaceInfo {
     pub inodes: u64,
     /// Bytes that files have reserved and not written. They are among `file_bytes`, and not free.
     pub reserved_bytes: u64,
+    /// The most inodes that a volume may have, if it is limited.
+    pub inodes_max: Option<u64>,
     /// Bytes of files without their holes, reserved bytes included. Shared bytes count once for each file;
     /// parity does not count.
     pub file_bytes: u64,
@@ -55,8 +58,31 @@ impl<E: Storage> Fs<E> {
             free_bytes,
             available_bytes: free_bytes.saturating_sub(space.reserve_bytes),
             inodes: inodes.max(0).cast_unsigned(),
+            inodes_max: None,
             reserved_bytes,
             file_bytes: file_bytes.max(0).cast_unsigned(),
         })
+    }
+
+    /// As `statfs`, of the volume of an inode if it is limited: what it has and what may be added. Bytes and
+    /// inodes that have no limit are those of the pool.
+    ///
+    /// # Errors
+    /// As `statfs`.
+    pub fn statfs_of(&self, ino: u64) -> Result<SpaceInfo, FsError> {
+        let mut space = self.statfs()?;
+        let Some((limits, used)) = self.limited_volumes.get(volume_of(ino)) else { return Ok(space) };
+        if let Some(limit) = limits.bytes {
+            let used_bytes = used.bytes.max(0).cast_unsigned();
+            // The pool may have less room than the limit leaves.
+            let left_bytes = limit.saturating_sub(used_bytes).min(space.available_bytes);
+            space.total_bytes = used_bytes.saturating_add(left_bytes);
+            (space.free_bytes, space.available_bytes, space.file_bytes) =
+                (left_bytes, left_bytes, used_bytes);
+        }
+        if let Some(limit) = limits.files {
+            (space.inodes, space.inodes_max) = (used.files.max(0).cast_unsigned(), Some(limit));
+        }
+        Ok(space)
     }
 }

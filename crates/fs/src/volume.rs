@@ -24,14 +24,18 @@
 //!    part of its origin counts the whole origin, so its sums are not too low.
 //! 6. Open files in a volume that is deleted are gone: each call on them fails with `Gone` or `NotFound`.
 
+use std::collections::BTreeMap;
+
 use warpfire_env::Timestamp;
 use warpfire_env::sync::atomic::Ordering;
 use warpfire_format::fs::{
     CounterId, Dentry, DoorVolume, FileKind, FilesystemRecord, Inode, InodeContent, InodeEdit, Key,
-    PoolRecordId, VOLUME_MAX, VolumeId, VolumeOrigin, decode_counter, encode_counter, is_of_volume, local_of,
-    number_from, number_in, volume_of, volume_range,
+    LIMIT_MAX, PoolRecordId, VOLUME_MAX, VolumeId, VolumeLimits, VolumeOrigin, decode_counter,
+    encode_counter, is_of_volume, local_of, number_from, number_in, volume_of, volume_range,
 };
-use warpfire_meta::{Admit, Batch, Direction, KeyRange, ORIGINS_MAX, SUMS, ScanPage, SnapshotStore, Storage};
+use warpfire_meta::{
+    Admit, Batch, BatchOp, Direction, KeyRange, ORIGINS_MAX, SUMS, ScanPage, SnapshotStore, Storage,
+};
 use warpfire_units::Seq;
 
 use crate::damage::VOLUME_HAS_NO_ROOT;
@@ -43,6 +47,7 @@ use crate::limits::{DEPTH_MAX, LINKS_MAX, PAGE_ENTRIES};
 use crate::node::{NodeRef, PendingTimes, RecordLocation, check_name};
 use crate::stamp::{stamp, timestamp};
 use crate::tx::Invalidation;
+use crate::volume_limits::{Claim, VolumeUse};
 
 const COUNTERS: [CounterId; SUMS] = [CounterId::Inodes, CounterId::Bytes, CounterId::Reserved];
 
@@ -63,6 +68,41 @@ pub struct VolumeInfo {
     pub inodes: u64,
     /// Bytes of its files without holes, or more, as for `inodes`. Shared bytes count once for each file.
     pub file_bytes: u64,
+    /// The most that it may have.
+    pub limits: VolumeLimits,
+}
+
+/// What becomes of a limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum NewLimit {
+    /// It stays.
+    #[default]
+    Same,
+    /// There is none.
+    None,
+    /// So many, at most [`LIMIT_MAX`].
+    Max(u64),
+}
+
+impl NewLimit {
+    fn applied(self, before: Option<u64>) -> Result<Option<u64>, FsError> {
+        match self {
+            NewLimit::Same => Ok(before),
+            NewLimit::None => Ok(None),
+            NewLimit::Max(limit) if limit <= LIMIT_MAX => Ok(Some(limit)),
+            NewLimit::Max(_) => Err(FsError::Invalid("a limit is below 2^63")),
+        }
+    }
+}
+
+/// A change of the limits of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LimitChange {
+    /// That of bytes of files without holes, reserved bytes included. Shared bytes count once for each file,
+    /// and snapshots do not count.
+    pub bytes: NewLimit,
+    /// That of inodes, the root of the volume included.
+    pub files: NewLimit,
 }
 
 /// What to clone.
@@ -188,11 +228,12 @@ impl<E: Storage> Fs<E> {
         Ok(all)
     }
 
-    /// The batch of a call with what it adds to the sums of its own volume; `None` if it adds nothing there.
+    /// The batch of a call with what it adds to the sums of its own volume, and that volume; `None` if it
+    /// adds nothing there.
     ///
     /// # Errors
     /// `Gone` if the volume has been deleted.
-    pub(crate) fn with_volume_sums(&self, batch: &Batch) -> Result<Option<Batch>, FsError> {
+    pub(crate) fn with_volume_sums(&self, batch: &Batch) -> Result<Option<(VolumeId, Batch)>, FsError> {
         // All changes of a call are in one volume.
         let Some(first) = batch.iter().next() else { return Ok(None) };
         if is_of_volume(first.key(), VolumeId::FIRST) {
@@ -218,7 +259,38 @@ impl<E: Storage> Fs<E> {
                 with.merge_naming(&Key::Counter(volume, id).encode(), &operand, []);
             }
         }
-        Ok(Some(with))
+        Ok(Some((volume, with)))
+    }
+
+    /// Reads the limits of all volumes, for the open of a filesystem.
+    pub(crate) fn read_volume_limits(&self) -> Result<(), FsError> {
+        for (volume, record) in self.live_volumes()? {
+            if record.limits.is_some() {
+                let sums = self.volume_sums(volume, Seq::MAX)?;
+                self.limited_volumes.set(volume, record.limits, VolumeUse::of(&sums));
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims what the changes of a transaction add to each volume: they have the additions to its counters.
+    pub(crate) fn claim_for_transaction(&self, changes: &Batch) -> Result<Vec<Claim<'_>>, FsError> {
+        let mut added: BTreeMap<VolumeId, [i64; SUMS]> = BTreeMap::new();
+        for op in changes.iter() {
+            let BatchOp::Merge(key, operand) = op else { continue };
+            // The keys of counters are few, and short.
+            if let Ok(Key::Counter(volume, id)) = Key::decode(key)
+                && let Some(sum) = COUNTERS.iter().position(|counter| *counter == id)
+            {
+                let added = &mut added.entry(volume).or_default()[sum];
+                *added = added.wrapping_add(decode_counter(operand)?);
+            }
+        }
+        let mut claims = Vec::new();
+        for (volume, sums) in added {
+            claims.extend(self.limited_volumes.claim(volume, VolumeUse::of(&sums))?);
+        }
+        Ok(claims)
     }
 
     /// All volumes behind doors, by rising number.
@@ -243,6 +315,7 @@ impl<E: Storage> Fs<E> {
             origin: record.origin.map(|origin| (origin.volume.0, origin.seq)),
             inodes: inodes.max(0).cast_unsigned(),
             file_bytes: file_bytes.max(0).cast_unsigned(),
+            limits: record.limits,
         })
     }
 
@@ -312,7 +385,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         Inode { ino: root, attrs, content }.encode(&mut value);
         let mut sums = [0; SUMS];
         sums[INODES] = 1;
-        let record = DoorVolume { made: now, root: local_of(root), removed_at: None, origin: None };
+        let limits = VolumeLimits::default();
+        let record = DoorVolume { made: now, root: local_of(root), removed_at: None, origin: None, limits };
         self.create_behind_door(volume, dir, name, NewVolume { record, origin: None, root: Ok(value), sums })
     }
 
@@ -368,7 +442,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let mut operand = Vec::new();
         InodeEdit { ctime: Some(now), parent, ..InodeEdit::default() }.encode(&mut operand);
         let sums = self.sums_of_origin(origin, at)?;
-        let record = DoorVolume { made: now, root: local_of(root), removed_at: None, origin: None };
+        let limits = VolumeLimits::default();
+        let record = DoorVolume { made: now, root: local_of(root), removed_at: None, origin: None, limits };
         let new = NewVolume { record, origin: Some((origin, at)), root: Err(operand), sums };
         let made = self.create_behind_door(volume, dir, name, new);
         drop(held);
@@ -393,16 +468,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         self.reap()?;
         let _exclusive = self.call_gate.enter_exclusive();
         let key = dentry_key(dir.ino(), name);
-        let mut value = Vec::new();
-        if !self.get(&key, &mut value)? {
-            return Err(FsError::NotFound);
-        }
-        let root = match Dentry::decode(&value)?.in_volume(volume_of(dir.ino())) {
-            Dentry::Reference(FileKind::Directory, root) if !share_volume(root, dir.ino()) => root,
-            _ => return Err(FsError::Invalid("the name is not the door of a volume")),
-        };
-        let volume = volume_of(root);
-        let record = self.live_volume(volume)?;
+        let (volume, record) = self.volume_behind(dir, name)?;
         if self.doors_at(Seq::MAX)?.iter().any(|(_, dir, _)| volume_of(*dir) == volume) {
             return Err(FsError::Invalid("the volume has the door of another volume in it"));
         }
@@ -411,7 +477,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let mut changes = Batch::new();
         changes.delete(&key);
         let edit = InodeEdit { links_add: -1, ..InodeEdit::default() };
-        value.clear();
+        let mut value = Vec::new();
         edit.encode(&mut value);
         changes.merge_naming(&inode_key(dir.ino()), &value, []);
         let sums = self.volume_sums(volume, Seq::MAX)?;
@@ -427,6 +493,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             batch.put(&Key::Volume(volume).encode(), &value);
         })?;
         // The point of no return: from here on nothing may fail.
+        self.limited_volumes.set(volume, VolumeLimits::default(), VolumeUse::default());
         self.deferred.add_sums(changes.sums());
         for node in nodes {
             let mut state = node.state.write();
@@ -439,6 +506,51 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         self.show_door(dir, &key, -1);
         self.defer_times(dir, now);
         Ok(info)
+    }
+
+    /// Changes the limits of the volume behind a door. They hold from then on, and are durable after the next
+    /// sync. A volume may have more than a limit already: that stays, and nothing is added.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` if the name is no door, or for a limit above [`LIMIT_MAX`]; `ReadOnly`.
+    pub fn limit_volume(
+        &self,
+        dir: &NodeRef,
+        name: &[u8],
+        change: LimitChange,
+    ) -> Result<VolumeInfo, FsError> {
+        check_name(name)?;
+        let _exclusive = self.call_gate.enter_exclusive();
+        let (volume, record) = self.volume_behind(dir, name)?;
+        let limits = VolumeLimits {
+            bytes: change.bytes.applied(record.limits.bytes)?,
+            files: change.files.applied(record.limits.files)?,
+        };
+        let record = DoorVolume { limits, ..record };
+        let (mut batch, mut value) = (Batch::new(), Vec::new());
+        record.encode(&mut value);
+        batch.put(&Key::Volume(volume).encode(), &value);
+        // While no call runs, so the sums in the store are those of all calls before.
+        let sums = self.volume_sums(volume, Seq::MAX)?;
+        let info = self.volume_info(volume, &record, Seq::MAX)?;
+        // Also in a full pool: a limit takes no more room than a deletion does.
+        self.commit(&batch, Admit::Reserve)?;
+        self.limited_volumes.set(volume, limits, VolumeUse::of(&sums));
+        Ok(info)
+    }
+
+    /// The volume behind a door.
+    fn volume_behind(&self, dir: &NodeRef, name: &[u8]) -> Result<(VolumeId, DoorVolume), FsError> {
+        let mut value = Vec::new();
+        if !self.get(&dentry_key(dir.ino(), name), &mut value)? {
+            return Err(FsError::NotFound);
+        }
+        let root = match Dentry::decode(&value)?.in_volume(volume_of(dir.ino())) {
+            Dentry::Reference(FileKind::Directory, root) if !share_volume(root, dir.ino()) => root,
+            _ => return Err(FsError::Invalid("the name is not the door of a volume")),
+        };
+        let volume = volume_of(root);
+        Ok((volume, self.live_volume(volume)?))
     }
 
     /// Removes the records of removed volumes that nobody reads and of which nothing is left.

@@ -8,7 +8,7 @@ use crate::fs::Fs;
 use crate::node::{NameBuf, NodeRef};
 use crate::path::Follow;
 use crate::tx::Invalidation;
-use crate::volume::{CloneSource, VolumeInfo};
+use crate::volume::{CloneSource, LimitChange, VolumeInfo};
 
 /// A change of volumes, by paths that begin at the root of the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +29,13 @@ pub enum VolumeOrder<'a> {
         /// The path of the door.
         door: &'a [u8],
     },
+    /// Change the limits of the volume behind a door.
+    Limit {
+        /// The path of the door.
+        door: &'a [u8],
+        /// The change.
+        change: LimitChange,
+    },
     /// Delete the volume behind a door.
     Delete {
         /// The path of the door.
@@ -41,6 +48,7 @@ impl VolumeOrder<'_> {
         match self {
             VolumeOrder::Create { door, .. }
             | VolumeOrder::Clone { door, .. }
+            | VolumeOrder::Limit { door, .. }
             | VolumeOrder::Delete { door } => door,
         }
     }
@@ -51,8 +59,9 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// change; it may be called although the change then fails.
     ///
     /// # Errors
-    /// As [`create_volume`](Fs::create_volume), [`clone_directory`](Fs::clone_directory) and
-    /// [`delete_volume`](Fs::delete_volume), and as [`resolve`](Fs::resolve).
+    /// As [`create_volume`](Fs::create_volume), [`clone_directory`](Fs::clone_directory),
+    /// [`limit_volume`](Fs::limit_volume) and [`delete_volume`](Fs::delete_volume), and as
+    /// [`resolve`](Fs::resolve).
     pub fn change_volume(
         &self,
         order: &VolumeOrder<'_>,
@@ -72,6 +81,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
                 let root = then.resolve(&Caller::ROOT, &then.root(), source, Follow::Yes)?.ino();
                 self.clone_directory(CloneSource::Snapshot { name: snapshot, root }, &dir, &name)
             }
+            VolumeOrder::Limit { change, .. } => self.limit_volume(&dir, &name, change),
             VolumeOrder::Delete { .. } => self.delete_volume(&dir, &name, changed),
         }
     }

@@ -287,6 +287,7 @@ fn kind_word(kind: ErrorKind) -> &'static str {
         ErrorKind::TransactionTooLarge => "transaction_too_large",
         ErrorKind::NoMemory => "no_memory",
         ErrorKind::Unsupported => "unsupported",
+        ErrorKind::LimitReached => "limit_reached",
         ErrorKind::Held => "held",
         ErrorKind::StreamBroken => "stream_broken",
         ErrorKind::StreamRefused => "stream_refused",

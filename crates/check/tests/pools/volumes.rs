@@ -1,6 +1,6 @@
 //! Volumes and clones in the check: whole ones are clean, also after a cut, and what contradicts is found.
 
-use warpfire_format::fs::{DoorVolume, Key, VolumeId, VolumeOrigin};
+use warpfire_format::fs::{DoorVolume, Key, VolumeId, VolumeLimits, VolumeOrigin};
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{CloneSource, NewMode, NodeRef};
 use warpfire_meta::{Admit, Batch, Store};
@@ -68,7 +68,8 @@ fn records_that_contradict_a_door_are_found() {
     let record = |origin: Option<VolumeOrigin>| {
         let mut value = Vec::new();
         let made = warpfire_format::fs::InodeTime::default();
-        DoorVolume { made, root: 7, removed_at: None, origin }.encode(&mut value);
+        DoorVolume { made, root: 7, removed_at: None, origin, limits: VolumeLimits::default() }
+            .encode(&mut value);
         value
     };
     let at = |volume, seq| Some(VolumeOrigin { volume: VolumeId(volume), seq: Seq(seq) });

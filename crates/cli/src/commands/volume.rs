@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use warpfire::{ErrorKind, Pool, Timestamp, VolumeInfo, VolumeOrder, Warpfire};
+use warpfire::{ErrorKind, LimitChange, NewLimit, Pool, Timestamp, VolumeInfo, VolumeOrder, Warpfire};
 use warpfire_terminal::{
     Columns, Failure, Size, grouped, is_json, path_bytes, path_text, print, print_json, shown,
 };
@@ -37,12 +37,18 @@ const EXAMPLES: &str = "\
 Examples:
   warpfire volume create pool:/scratch    an empty volume
   warpfire volume list pool               the volumes and clones of a pool
+  warpfire volume limit pool:/scratch --bytes 10G --files 100000
+  warpfire volume limit pool:/scratch --files none
   warpfire volume delete pool:/scratch    with everything in it, at once
   warpfire mv pool:/scratch pool:/old     another name for its door
 
 'warpfire clone' makes a volume that shows a directory. Deleting a volume takes as long for a million files as \
 for one. What clones and snapshots of it show stays. Its space comes back in the background, and at once when \
-the pool needs it.";
+the pool needs it.
+
+A limit counts the bytes of files without holes, and inodes. Bytes that files share count for each of them, and \
+snapshots do not count. Whatever would exceed a limit fails with EDQUOT, and a transaction as a whole. A volume may \
+have more already: that stays, and nothing can be added. A clone of a part of a volume counts all of that volume.";
 
 /// Arguments of `warpfire clone`.
 #[derive(clap::Args, Debug)]
@@ -71,6 +77,8 @@ enum VolumeCommand {
     Create(VolumeArgs),
     /// Show the volumes of a pool, from the oldest to the newest.
     List(VolumeListArgs),
+    /// Limit the bytes and the files of a volume.
+    Limit(VolumeLimitArgs),
     /// Delete volumes with everything in them.
     Delete(VolumeDeleteArgs),
 }
@@ -81,6 +89,22 @@ struct VolumeArgs {
     /// The new directory, inside a pool or in a mounted one.
     #[arg(value_name = "PATH")]
     path: OsString,
+}
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+struct VolumeLimitArgs {
+    /// The directory of the volume.
+    #[arg(value_name = "PATH")]
+    path: OsString,
+
+    /// Most bytes of its files, or 'none'.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, required_unless_present = "files")]
+    bytes: Option<WireLimit>,
+
+    /// Most inodes, that of its directory included, or 'none'.
+    #[arg(long, value_name = "NUMBER", value_parser = parse_files)]
+    files: Option<WireLimit>,
 }
 
 #[derive(clap::Args, Debug)]
@@ -105,7 +129,42 @@ struct VolumeDeleteArgs {
 pub enum WireOrder {
     Create { door: Vec<u8>, owner: (u32, u32) },
     Clone { source: Vec<u8>, door: Vec<u8> },
+    Limit { door: Vec<u8>, bytes: WireLimit, files: WireLimit },
     Delete { door: Vec<u8> },
+}
+
+/// What becomes of a limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WireLimit {
+    #[default]
+    Same,
+    None,
+    Max(u64),
+}
+
+impl From<WireLimit> for NewLimit {
+    fn from(limit: WireLimit) -> NewLimit {
+        match limit {
+            WireLimit::Same => NewLimit::Same,
+            WireLimit::None => NewLimit::None,
+            WireLimit::Max(limit) => NewLimit::Max(limit),
+        }
+    }
+}
+
+fn parse_bytes(word: &str) -> Result<WireLimit, String> {
+    match word {
+        "none" => Ok(WireLimit::None),
+        size => size.parse::<Size>().map(|size| WireLimit::Max(size.0)).map_err(|e| e.to_string()),
+    }
+}
+
+fn parse_files(word: &str) -> Result<WireLimit, String> {
+    match word {
+        "none" => Ok(WireLimit::None),
+        number => number.parse().map(WireLimit::Max).map_err(|_| "a number or 'none' is needed".to_owned()),
+    }
 }
 
 /// A volume between a client and a server: its path is bytes.
@@ -117,6 +176,8 @@ pub struct WireVolume {
     origin: Option<(u32, u64)>,
     inodes: u64,
     file_bytes: u64,
+    /// Most bytes, and most inodes.
+    limits: (Option<u64>, Option<u64>),
 }
 
 /// A volume, as JSON.
@@ -138,6 +199,12 @@ struct VolumeOutput {
     inodes: u64,
     /// Bytes of its files without holes, or more for a clone of a part of a volume.
     file_bytes: u64,
+    /// The most of `file_bytes` that it may have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit_bytes: Option<u64>,
+    /// The most of `inodes` that it may have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit_files: Option<u64>,
 }
 
 /// The origin of a clone, as JSON.
@@ -158,6 +225,7 @@ impl From<VolumeInfo> for WireVolume {
             origin: info.origin,
             inodes: info.inodes,
             file_bytes: info.file_bytes,
+            limits: (info.limits.bytes, info.limits.files),
         }
     }
 }
@@ -180,6 +248,8 @@ impl WireVolume {
             origin: self.origin.map(|(volume, version)| OriginOutput { volume, version }),
             inodes: self.inodes,
             file_bytes: self.file_bytes,
+            limit_bytes: self.limits.0,
+            limit_files: self.limits.1,
         }
     }
 }
@@ -201,6 +271,10 @@ pub fn change_in(
     let (changed, door) = match order {
         WireOrder::Create { door, owner } => (change(&VolumeOrder::Create { door, owner: *owner }), door),
         WireOrder::Clone { source, door } => (clone_in(pool, source, door, change)?, door),
+        WireOrder::Limit { door, bytes, files } => {
+            let limits = LimitChange { bytes: (*bytes).into(), files: (*files).into() };
+            (change(&VolumeOrder::Limit { door, change: limits }), door)
+        }
         WireOrder::Delete { door } => (change(&VolumeOrder::Delete { door }), door),
     };
     let changed = changed.map_err(|error| of_volume(order, door, &error))?;
@@ -233,7 +307,7 @@ fn of_volume(order: &WireOrder, door: &[u8], error: &warpfire::Error) -> Failure
                 .hint("the directory must exist, and the one in which the clone is made")
         }
         (WireOrder::Clone { source, .. }, ErrorKind::InvalidInput) => Failure::at(path(source), error),
-        (WireOrder::Delete { .. }, ErrorKind::InvalidInput) => {
+        (WireOrder::Limit { .. } | WireOrder::Delete { .. }, ErrorKind::InvalidInput) => {
             Failure::at(path(door), error).hint("'warpfire volume list' shows the volumes")
         }
         _ => Failure::at(path(door), error),
@@ -287,6 +361,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         VolumeCommand::Create(args) => create(args),
         VolumeCommand::List(args) => list(args),
+        VolumeCommand::Limit(args) => limit(args),
         VolumeCommand::Delete(args) => delete(args),
     }
 }
@@ -300,6 +375,20 @@ fn create(args: &VolumeArgs) -> Result<(), Failure> {
         return print_json(&made.document());
     }
     print(format!("{} is a volume\n", shown(made.path())))
+}
+
+fn limit(args: &VolumeLimitArgs) -> Result<(), Failure> {
+    let target = Location::parse(&args.path)?;
+    let door = target.path.as_os_str().as_bytes().to_vec();
+    let (bytes, files) = (args.bytes.unwrap_or_default(), args.files.unwrap_or_default());
+    let limited = change(&target.pool, WireOrder::Limit { door, bytes, files })?;
+    if is_json() {
+        return print_json(&limited.document());
+    }
+    let bytes =
+        limited.limits.0.map_or_else(|| "any number of bytes".to_owned(), |max| Size(max).to_string());
+    let files = limited.limits.1.map_or_else(|| "any number of".to_owned(), grouped);
+    print(format!("volume {} may have {bytes} and {files} files\n", shown(limited.path())))
 }
 
 fn delete(args: &VolumeDeleteArgs) -> Result<(), Failure> {
@@ -330,15 +419,19 @@ fn list(args: &VolumeListArgs) -> Result<(), Failure> {
     if found.is_empty() {
         return print("the pool has one volume, that of its root\n");
     }
-    let mut columns = Columns::new(&["volume", "path", "made", "shows", "inodes", "bytes of files"]);
+    let mut columns =
+        Columns::new(&["volume", "path", "made", "shows", "inodes", "at most", "bytes of files", "at most"]);
+    let none = || "–".to_owned();
     for volume in &found {
         columns.row([
             volume.number.to_string(),
             shown(volume.path()),
             moment(volume.made()),
-            volume.origin.map_or_else(|| "–".to_owned(), |(of, _)| format!("volume {of}")),
+            volume.origin.map_or_else(none, |(of, _)| format!("volume {of}")),
             grouped(volume.inodes),
+            volume.limits.1.map_or_else(none, grouped),
             Size(volume.file_bytes).to_string(),
+            volume.limits.0.map_or_else(none, |max| Size(max).to_string()),
         ]);
     }
     print(columns.to_string())

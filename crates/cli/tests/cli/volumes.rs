@@ -198,3 +198,30 @@ fn a_mount_shows_clones_at_once_and_programs_take_no_file_for_another() {
     fixture.run(["fsck", "pool"]).succeeded();
     assert_eq!(fixture.run(["ls", "pool:/"]).succeeded(), "empty\nthen\nwork\n");
 }
+
+#[test]
+fn limits_are_set_shown_obeyed_and_lifted() {
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    fixture.local("file", bytes(1, 100_000));
+    fixture.run(["volume", "create", "pool:/jobs"]).succeeded();
+    let said =
+        fixture.run(["volume", "limit", "pool:/jobs", "--bytes", "150000", "--files", "3"]).succeeded();
+    assert_eq!(said, "volume /jobs may have 146 KiB and 3 files\n");
+    fixture.run(["cp", "file", "pool:/jobs/one"]).succeeded();
+    let said = fixture.run(["cp", "file", "pool:/jobs/two"]).failed(1);
+    assert!(said.contains("limit of bytes") && said.contains("volume limit"), "{said}");
+    fixture.run(["mkdir", "pool:/jobs/dir"]).succeeded();
+    let said = fixture.run(["mkdir", "pool:/jobs/more"]).failed(1);
+    assert!(said.contains("limit of files"), "{said}");
+    let listed = documents(&fixture.run(["volume", "list", "--json", "pool"]).succeeded());
+    assert_eq!((&listed[0]["limit_bytes"], &listed[0]["limit_files"]), (&150_000.into(), &3.into()));
+    assert_eq!((&listed[0]["file_bytes"], &listed[0]["inodes"]), (&100_000.into(), &3.into()));
+    let said = fixture.run(["volume", "limit", "pool:/jobs", "--bytes", "none"]).succeeded();
+    assert_eq!(said, "volume /jobs may have any number of bytes and 3 files\n");
+    fixture.run(["rm", "-r", "pool:/jobs/dir"]).succeeded();
+    fixture.run(["cp", "file", "pool:/jobs/two"]).succeeded();
+    fixture.run(["volume", "limit", "pool:/jobs"]).failed(2);
+    fixture.run(["volume", "limit", "pool:/", "--files", "1"]).failed(1);
+    fixture.run(["volume", "limit", "pool:/jobs", "--files", "many"]).failed(2);
+    fixture.run(["fsck", "pool"]).succeeded();
+}

@@ -44,7 +44,7 @@ pub use pool_records::{FORMAT_VERSION, FilesystemRecord, VolumeRecord};
 pub use snapshot::{SNAPSHOT_HOLDS_MAX, SnapshotName, SnapshotRecord};
 pub use snapshot_rule::{RULE_PERIODS, SnapshotRuleRecord};
 pub use visit::{INLINE_FOREVER_BYTES_MAX, MovedSlices, PackBytes, extents, pointers, relocate};
-pub use volume::{DoorVolume, VolumeOrigin};
+pub use volume::{DoorVolume, LIMIT_MAX, VolumeLimits, VolumeOrigin};
 pub use wishes::{DAY_MINUTES, ScrubRound, ScrubSchedule, WishesRecord};
 pub use xattr::{XATTR_BYTES_MAX, decode_xattr, encode_xattr};
 

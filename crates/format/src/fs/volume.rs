@@ -1,12 +1,14 @@
 //! Records of volumes with a door.
 //!
 //! ```text
-//!  0   1  tag, 8
+//!  0   1  tag: 8, or 9 with limits
 //!  1   *  time at which it was made (zigzag varint, nanoseconds u32)
 //!  *   *  local inode number of the root directory (varint)
 //!  *   *  last seq at which anybody reads it; 0 while it lives (varint)
 //!  *   *  its origin: number of the volume, 0 for none (varint)
 //!  *   *  of an origin: seq (varint)
+//!  *   *  tag 9: limit of bytes of files and 1; 0 for none (varint)
+//!  *   *  tag 9: limit of inodes and 1; 0 for none (varint)
 //! ```
 //!
 //! Where a volume has no changes of its own, it shows its origin at that seq.
@@ -25,6 +27,39 @@ pub struct VolumeOrigin {
     pub seq: Seq,
 }
 
+/// The most that a volume may have. What it has beyond a limit stays, and no more is added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct VolumeLimits {
+    /// Bytes of files without holes, reserved bytes included: at most [`LIMIT_MAX`].
+    pub bytes: Option<u64>,
+    /// Inodes, its root and orphans included: at most [`LIMIT_MAX`].
+    pub files: Option<u64>,
+}
+
+/// The highest limit of a volume: sums are signed 64-bit numbers.
+pub const LIMIT_MAX: u64 = i64::MAX.cast_unsigned();
+
+impl VolumeLimits {
+    /// Whether there is a limit.
+    #[must_use]
+    pub fn is_some(&self) -> bool {
+        *self != VolumeLimits::default()
+    }
+}
+
+/// A limit as it is stored: one more, so that 0 is none.
+fn stored(limit: Option<u64>) -> u64 {
+    debug_assert!(limit.is_none_or(|limit| limit <= LIMIT_MAX), "whoever sets a limit has checked it");
+    limit.map_or(0, |limit| limit + 1)
+}
+
+fn limit_of(stored: u64) -> Result<Option<u64>, Corrupt> {
+    match stored.checked_sub(1) {
+        Some(limit) if limit > LIMIT_MAX => Err(BAD_CONTENT),
+        limit => Ok(limit),
+    }
+}
+
 /// The record of a volume with a door. Its key has the number of the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DoorVolume {
@@ -36,6 +71,8 @@ pub struct DoorVolume {
     pub removed_at: Option<Seq>,
     /// Its origin.
     pub origin: Option<VolumeOrigin>,
+    /// Its limits.
+    pub limits: VolumeLimits,
 }
 
 impl DoorVolume {
@@ -43,13 +80,17 @@ impl DoorVolume {
     pub fn encode(&self, out: &mut Vec<u8>) {
         debug_assert!(number::local(self.root).is_ok(), "a root has a local number");
         debug_assert!(self.removed_at != Some(Seq(0)), "no volume is removed from an empty map");
-        out.push(8);
+        out.push(if self.limits.is_some() { 9 } else { 8 });
         self.made.encode(out, 0);
         varint::put(out, self.root);
         varint::put(out, self.removed_at.map_or(0, |seq| seq.0));
         varint::put(out, self.origin.map_or(0, |origin| origin.volume.0.into()));
         if let Some(origin) = self.origin {
             varint::put(out, origin.seq.0);
+        }
+        if self.limits.is_some() {
+            varint::put(out, stored(self.limits.bytes));
+            varint::put(out, stored(self.limits.files));
         }
     }
 
@@ -59,9 +100,11 @@ impl DoorVolume {
     /// Codes 401 to 404, 406, 412 and 414.
     pub fn decode(bytes: &[u8]) -> Result<DoorVolume, Corrupt> {
         let mut reader = Reader::new(bytes, &FIELDS);
-        if reader.u8()? != 8 {
-            return Err(BAD_TAG);
-        }
+        let has_limits = match reader.u8()? {
+            8 => false,
+            9 => true,
+            _ => return Err(BAD_TAG),
+        };
         let made = InodeTime::decode(&mut reader, 0)?;
         let root = number::local(reader.varint()?)?;
         let removed_at = Some(Seq(reader.varint()?)).filter(|seq| *seq != Seq(0));
@@ -71,8 +114,16 @@ impl DoorVolume {
             volume if volume > VOLUME_MAX => return Err(BAD_CONTENT),
             volume => Some(VolumeOrigin { volume, seq: Seq(reader.varint()?) }),
         };
+        let mut limits = VolumeLimits::default();
+        if has_limits {
+            limits = VolumeLimits { bytes: limit_of(reader.varint()?)?, files: limit_of(reader.varint()?)? };
+            // Without limits a record has tag 8: each value has one form.
+            if !limits.is_some() {
+                return Err(BAD_CONTENT);
+            }
+        }
         reader.end()?;
-        Ok(DoorVolume { made, root, removed_at, origin })
+        Ok(DoorVolume { made, root, removed_at, origin, limits })
     }
 }
 
@@ -85,19 +136,40 @@ mod tests {
     fn golden_bytes() {
         let made = InodeTime { seconds: 1, nanos: 2 };
         let mut out = Vec::new();
-        let first = DoorVolume { made, root: 1, removed_at: None, origin: None };
+        let first =
+            DoorVolume { made, root: 1, removed_at: None, origin: None, limits: VolumeLimits::default() };
         first.encode(&mut out);
         assert_eq!(out, [8, 2, 2, 0, 0, 0, 1, 0, 0]);
         out.clear();
         let origin = Some(VolumeOrigin { volume: VolumeId(2), seq: Seq(300) });
         DoorVolume { removed_at: Some(Seq(7)), origin, ..first }.encode(&mut out);
         assert_eq!(out, [8, 2, 2, 0, 0, 0, 1, 7, 2, 0xac, 0x02]);
+        out.clear();
+        let limits = VolumeLimits { bytes: Some(300), files: None };
+        DoorVolume { limits, origin, ..first }.encode(&mut out);
+        assert_eq!(out, [9, 2, 2, 0, 0, 0, 1, 0, 2, 0xac, 0x02, 0xad, 0x02, 0]);
+        out.clear();
+        let limits = VolumeLimits { bytes: Some(0), files: Some(LIMIT_MAX) };
+        DoorVolume { limits, ..first }.encode(&mut out);
+        assert_eq!(DoorVolume::decode(&out).unwrap().limits, limits);
+    }
+
+    #[test]
+    fn limits_that_are_none_or_too_large_are_refused() {
+        for (limits, refused) in [(&[0, 0][..], true), (&[1, 0], false), (&[0, 1], false)] {
+            let bytes = [&[9, 2, 2, 0, 0, 0, 1, 0, 0][..], limits].concat();
+            assert_eq!(DoorVolume::decode(&bytes).is_err(), refused, "{limits:?}");
+        }
+        let mut bytes = vec![9, 2, 2, 0, 0, 0, 1, 0, 0];
+        varint::put(&mut bytes, LIMIT_MAX + 2);
+        bytes.push(0);
+        assert_eq!(DoorVolume::decode(&bytes), Err(BAD_CONTENT));
     }
 
     proptest! {
         #[test]
-        fn any_bytes_decode_or_fail(bytes: Vec<u8>) {
-            let bytes: Vec<u8> = std::iter::once(8).chain(bytes).collect();
+        fn any_bytes_decode_or_fail(tag in 8_u8..10, bytes: Vec<u8>) {
+            let bytes: Vec<u8> = std::iter::once(tag).chain(bytes).collect();
             if let Ok(record) = DoorVolume::decode(&bytes) {
                 let mut out = Vec::new();
                 record.encode(&mut out);

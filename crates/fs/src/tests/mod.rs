@@ -29,6 +29,7 @@ mod transaction_model;
 mod transactions;
 mod transfer;
 mod tree_model;
+mod volume_limits;
 mod volumes;
 
 use std::sync::Arc;

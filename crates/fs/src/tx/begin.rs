@@ -27,6 +27,7 @@ use crate::op::{CallGate, CallJournal, TransactionCounters};
 use crate::schema::FsSchema;
 use crate::snapshot::CommitSnapshot;
 use crate::stamp::stamp;
+use crate::volume_limits::LimitedVolumes;
 
 /// The filesystem of one transaction. It has all calls of [`Fs`], for nodes that calls of the same
 /// transaction have returned.
@@ -136,6 +137,7 @@ impl<E: Storage> Fs<E> {
             memory: account.clone(),
             root,
             snapshots: Arc::clone(&self.snapshots),
+            limited_volumes: LimitedVolumes::default(),
         }
     }
 

@@ -54,6 +54,7 @@ use crate::node::{NodeRef, PendingTimes, RecordLocation};
 use crate::op::TransactionCounts;
 use crate::snapshot::{CommitSnapshot, SnapshotInfo};
 use crate::stamp::settle_attrs;
+use crate::volume_limits::Claim;
 
 /// The version of a file at some time, for [`Transaction::expect_version`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -99,8 +100,8 @@ impl<E: Storage> Transaction<E> {
     ///
     /// # Errors
     /// `Conflict` if a call would answer otherwise now, or a file is no longer at an expected version; the
-    /// base is unchanged, and the program may begin again. `NoSpace`, `ReadOnly`, `Damaged`: the base is
-    /// unchanged too.
+    /// base is unchanged, and the program may begin again. `VolumeFull`, `NoSpace`, `ReadOnly`, `Damaged`:
+    /// the base is unchanged too.
     pub fn commit(self) -> Result<(), FsError> {
         let base = Arc::clone(&self.base);
         let mut commit = self.begin_commit()?;
@@ -170,6 +171,7 @@ impl<E: Storage> Fs<E> {
         if changes.batch.is_empty() {
             return Ok(None);
         }
+        let claims = self.claim_for_transaction(&changes.batch)?;
         let nodes = tx_fs.inode_cache.tx_nodes();
         // A directory's time that the transaction set replaces the pending times of the base's node. These
         // are taken first, so that no sync point commits them after the time that was set.
@@ -192,6 +194,7 @@ impl<E: Storage> Fs<E> {
             }
         })?;
         // The point of no return: from here on nothing may fail.
+        claims.into_iter().for_each(Claim::keep);
         self.deferred.add_sums(changes.batch.sums());
         // Without tolerated changes, the nodes that the transaction has only read equal those of the base.
         let own: Option<BTreeSet<&[u8]>> =

@@ -391,9 +391,12 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
     }
 
     fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        if is_main(ino) {
+            return self.main.statfs(req, ino, reply);
+        }
         match self.snapshot(ino) {
-            Ok(server) if !is_main(ino) => server.statfs(req, ino, reply),
-            _ => self.main.statfs(req, INodeNo::ROOT, reply),
+            Ok(server) => server.statfs(req, ino, reply),
+            Err(_) => self.main.statfs(req, INodeNo::ROOT, reply),
         }
     }
 

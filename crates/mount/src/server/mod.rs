@@ -549,10 +549,17 @@ impl<E: Storage> Filesystem for Server<E> {
 
     fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {
         let _request = self.enter(req, "statfs", ino);
-        match self.fs.statfs() {
+        // A directory of snapshots has no node: it shows the space of the pool.
+        let space = match self.node(ino) {
+            Ok(node) => self.fs.statfs_of(node.ino()),
+            Err(_) => self.fs.statfs(),
+        };
+        match space {
             Ok(space) => {
                 let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK_BYTES);
                 let more_inodes = space.available_bytes / INODE_BYTES;
+                let left_inodes = space.inodes_max.map(|max| max.saturating_sub(space.inodes));
+                let more_inodes = left_inodes.map_or(more_inodes, |left| left.min(more_inodes));
                 reply.statfs(&Statfs {
                     blocks: blocks(space.total_bytes),
                     free: blocks(space.free_bytes),

@@ -11,6 +11,8 @@ use std::thread;
 use crate::fixture::{self, MountFixture};
 use crate::views::wait_until;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+use warpfire_fs::{LimitChange, NewLimit};
 use warpfire_mount::MountOptions;
 use warpfire_test_needs::{Need, skip};
 
@@ -490,4 +492,36 @@ fn a_file_of_small_pieces_is_defragmented_by_reading_it_through_the_mount() {
     }
     assert!(written[0] > FILE as u64 / 2, "{written:?}: the first read defragments most of it");
     assert!(written[2] < FILE as u64 / 8, "{written:?}: it is not defragmented again and again");
+}
+
+#[test]
+fn a_limited_volume_shows_its_room_and_refuses_what_exceeds_it() {
+    let Some(fixture) = MountFixture::new() else { return };
+    let root = fixture.fs().root();
+    let user = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    fixture.fs().create_volume(&root, b"jobs", user).unwrap();
+    let change = LimitChange { bytes: NewLimit::Max(1 << 20), files: NewLimit::Max(3) };
+    fixture.fs().limit_volume(&root, b"jobs", change).unwrap();
+    let jobs = fixture.path().join("jobs");
+    fs::write(jobs.join("one"), vec![1; 512 << 10]).unwrap();
+    let shown = rustix::fs::statvfs(&jobs).unwrap();
+    let kib = |blocks: u64| (blocks * shown.f_frsize) >> 10;
+    assert_eq!((kib(shown.f_blocks), kib(shown.f_bfree), kib(shown.f_bavail)), (1024, 512, 512));
+    assert_eq!((shown.f_files, shown.f_ffree), (3, 1));
+    assert!(rustix::fs::statvfs(fixture.path()).unwrap().f_blocks > 1024, "the pool is larger");
+    let refused = fs::write(jobs.join("two"), vec![2; (512 << 10) + 1]).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(Errno::DQUOT.raw_os_error()));
+    // A kernel that sends a write in pieces has written the first ones.
+    let two = fs::OpenOptions::new().write(true).open(jobs.join("two")).unwrap();
+    two.set_len(0).unwrap();
+    rustix::fs::fallocate(&two, rustix::fs::FallocateFlags::empty(), 0, 512 << 10).unwrap();
+    let refused = rustix::fs::fallocate(&two, rustix::fs::FallocateFlags::empty(), 512 << 10, 1);
+    assert_eq!(refused, Err(Errno::DQUOT));
+    two.write_all_at(&vec![3; 512 << 10], 0).unwrap();
+    let refused = fs::create_dir(jobs.join("three")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(Errno::DQUOT.raw_os_error()));
+    fs::remove_file(jobs.join("one")).unwrap();
+    fs::create_dir(jobs.join("three")).unwrap();
+    let shown = rustix::fs::statvfs(jobs.join("three")).unwrap();
+    assert_eq!((kib(shown.f_bavail), shown.f_ffree), (512, 0));
 }
