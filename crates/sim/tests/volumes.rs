@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use warpfire_fs::acl::Caller;
-use warpfire_fs::{FileKind, Follow, NewMode, NodeRef, Position, VolumeOrder};
+use warpfire_fs::{
+    FileKind, Follow, FsError, LimitChange, NewLimit, NewMode, NodeRef, Position, VolumeOrder,
+};
 use warpfire_meta::Store;
 use warpfire_sim::stack::{MediaKind, Shape, SimFs, overwrite};
 use warpfire_sim_env::{Cut, Event, Recording, SimWorld, mix};
@@ -51,8 +53,23 @@ const THEN: VolumeOrder<'static> =
     VolumeOrder::Clone { snapshot: Some(b"s"), source: b"/work", door: b"/then" };
 const EMPTY: VolumeOrder<'static> = VolumeOrder::Create { door: b"/empty", owner: (0, 0) };
 
+const LIMIT: VolumeOrder<'static> = VolumeOrder::Limit {
+    door: b"/empty",
+    change: LimitChange { bytes: NewLimit::Max(50_000), files: NewLimit::Same },
+};
+
+/// Appends so many bytes to a file, in one commit. They reach the limit: one more is refused before it and
+/// after it.
+fn reach_limit(fs: &SimFs, path: &[u8], len: usize) {
+    let file = node(fs, path);
+    let refused = |len| matches!(fs.append(&ROOT, &file, &vec![6; len]), Err(FsError::VolumeFull("bytes")));
+    assert!(refused(len + 1), "one byte too many");
+    fs.append(&ROOT, &file, &vec![6; len]).expect("they fit");
+    assert!(refused(1), "the limit is reached");
+}
+
 /// The steps of each life. A sync follows the last one.
-const LIVES: [&[Step]; 4] = [
+const LIVES: [&[Step]; 5] = [
     // A clone, and changes on both sides.
     &[
         (|fs| order(fs, &CLONE), false),
@@ -99,6 +116,19 @@ const LIVES: [&[Step]; 4] = [
         (|fs| order(fs, &VolumeOrder::Delete { door: b"/work/moved" }), true),
         (|fs| while fs.engine().background_step().expect("a step") {}, false),
         (|fs| fs.forget_volumes().expect("forgotten"), false),
+    ],
+    // A volume with a limit, which it reaches.
+    &[
+        (|fs| order(fs, &EMPTY), false),
+        (|fs| order(fs, &LIMIT), false),
+        (|fs| put(fs, b"/empty", b"small", &[4; 2000]), false),
+        (|fs| fs.sync().expect("synced"), true),
+        (|fs| put(fs, b"/empty", b"large", &[5; 40_000]), false),
+        (|fs| reach_limit(fs, b"/empty/small", 8000), false),
+        (|fs| fs.sync().expect("synced"), true),
+        (|fs| fs.unlink(&ROOT, &node(fs, b"/empty"), b"large").expect("removed"), false),
+        (|fs| reach_limit(fs, b"/empty/small", 40_000), false),
+        (|fs| fs.engine().flush().expect("flushed"), false),
     ],
 ];
 
@@ -157,6 +187,17 @@ fn try_life(shape: &Shape, steps: &[Step], life: usize) -> u64 {
                         volume.root,
                         "{what}: a door leads to its volume"
                     );
+                    if volume.origin.is_none() {
+                        let inside = |path: &&Vec<u8>| path.starts_with(&[&volume.path[..], b"/"].concat());
+                        let below = found.keys().filter(inside).map(|path| found[path].as_ref());
+                        let bytes = below.clone().flatten().map(|bytes| bytes.len() as u64).sum::<u64>();
+                        assert_eq!(
+                            (volume.file_bytes, volume.inodes),
+                            (bytes, 1 + below.count() as u64),
+                            "{what}: the sums of a volume are exact"
+                        );
+                        assert!(volume.limits.bytes.is_none_or(|limit| bytes <= limit), "{what}: the limit");
+                    }
                 }
                 assert_eq!(overwrite(&world), None, "{what}");
                 tried += 1;
