@@ -21,6 +21,21 @@ fn resident_bytes() -> Result<u64, Box<dyn Error>> {
     Ok(pages.split(' ').nth(1).ok_or("no number of pages")?.parse::<u64>()? * 4096)
 }
 
+/// Microseconds that this thread has run, and those of the whole process. A busy machine does not change
+/// them.
+fn run_us() -> Result<(f64, f64), Box<dyn Error>> {
+    let ran = |path: &Path| -> Result<f64, Box<dyn Error>> {
+        let text = fs::read_to_string(path)?;
+        Ok(text.split(' ').next().ok_or("no run time")?.parse::<f64>()? / 1e3)
+    };
+    let mut all = 0.0;
+    for thread in fs::read_dir("/proc/self/task")? {
+        // A thread that has just ended is not counted.
+        all += ran(&thread?.path().join("schedstat")).unwrap_or(0.0);
+    }
+    Ok((ran(Path::new("/proc/thread-self/schedstat"))?, all))
+}
+
 fn timed<T>(work: impl FnOnce() -> Result<T, Box<dyn Error>>) -> Result<(T, f64), Box<dyn Error>> {
     let start = SystemClock.monotonic_nanos();
     let done = work()?;
@@ -30,11 +45,13 @@ fn timed<T>(work: impl FnOnce() -> Result<T, Box<dyn Error>>) -> Result<(T, f64)
 fn reopen(fs: Warpfire, image: &Path, what: &str) -> Result<Warpfire, Box<dyn Error>> {
     fs.close()?;
     let before = resident_bytes()?;
+    let (own_us, _) = run_us()?;
     let (fs, seconds) = timed(|| Ok(Pool::options().open([image])?))?;
     let counters = fs.stats().counters();
     println!(
-        "opening with {what}: {:.1} ms, {} KiB read in {} reads, {} KiB more in memory",
+        "opening with {what}: {:.1} ms, {:.1} of them running, {} KiB read in {} reads, {} KiB more in memory",
         seconds * 1e3,
+        (run_us()?.0 - own_us) / 1e3,
         counters.read_bytes >> 10,
         counters.reads,
         resident_bytes()?.saturating_sub(before) >> 10
@@ -54,6 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let fs = reopen(fs, image, "no snapshot")?;
     for group in 0..count.div_ceil(GROUP) {
         let before = fs.stats().counters();
+        let (own_us, all_us) = run_us()?;
         let ((), seconds) = timed(|| {
             for number in group * GROUP..count.min((group + 1) * GROUP) {
                 fs.write("/file", number.to_string())?;
@@ -64,10 +82,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         })?;
         if group == 0 || (group + 1) * GROUP >= count || (group + 1).is_multiple_of(100) {
             let after = fs.stats().counters();
+            let (own_us_after, all_us_after) = run_us()?;
             println!(
-                "{:8} snapshots: {:6.1} us each, {:6} KiB written, {:6} KiB read",
+                "{:8} snapshots: {:6.1} us each, {:6.1} us of them running, {:6.1} us in all threads; {:6} KiB \
+                 written, {:6} KiB read",
                 count.min((group + 1) * GROUP),
                 seconds * 1e6 / GROUP as f64,
+                (own_us_after - own_us) / GROUP as f64,
+                (all_us_after - all_us) / GROUP as f64,
                 (after.written_bytes - before.written_bytes) >> 10,
                 (after.read_bytes - before.read_bytes) >> 10,
             );
