@@ -55,7 +55,7 @@ pub fn remove_line_at_signal(line: &ProgressBar) {
     // Without a terminal there is no line, and without the thread a signal ends the process as ever.
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
     let line = line.clone();
-    std::thread::spawn(move || {
+    let _ = std::thread::Builder::new().spawn(move || {
         for signal in signals.forever() {
             // Nothing is drawn after this.
             line.set_draw_target(ProgressDrawTarget::hidden());

@@ -191,18 +191,25 @@ pub trait Device: Send + Sync {
     /// Makes every write durable that returned before this call.
     fn flush(&self) -> Result<(), DeviceError>;
 
-    /// Discards a range: its later content is undefined, and the device may reuse its space.
-    fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError>;
+    /// Discards a range: its later content is undefined, and the device may reuse its space. Nothing on a
+    /// device that cannot.
+    fn discard(&self, _offset_bytes: u64, _len_bytes: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
 
     /// Makes one zone of a zoned device empty. On a conventional block device it discards the range. A
     /// regular file keeps its space and its bytes.
-    fn reset_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError>;
+    fn reset_zone(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        self.discard(offset_bytes, len_bytes)
+    }
 
     /// The state of the zone that starts at `offset_bytes`; `None` on a conventional device.
     ///
     /// # Errors
     /// `Zone` if the device has taken the zone out of use, to be read only or not at all.
-    fn zone_report(&self, offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError>;
+    fn zone_report(&self, _offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError> {
+        Ok(None)
+    }
 
     /// The zones that are active, by the byte at which each starts; none on a conventional device. Few calls
     /// of the device answer for all zones.

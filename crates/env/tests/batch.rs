@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use warpfire_env::{
     AlignedBuf, Device, DeviceError, DeviceInfo, DeviceOp, FileDevice, MemDevice, OpKind, PIECE_BYTES_MAX,
-    ZoneReport, run_batch,
+    run_batch,
 };
 
 const BLOCK: usize = 4096;
@@ -170,17 +170,38 @@ impl Device for SlowDrive {
     fn flush(&self) -> Result<(), DeviceError> {
         Ok(())
     }
-    fn discard(&self, _: u64, _: u64) -> Result<(), DeviceError> {
-        Ok(())
-    }
-    fn reset_zone(&self, _: u64, _: u64) -> Result<(), DeviceError> {
-        Ok(())
-    }
-    fn zone_report(&self, _: u64) -> Result<Option<ZoneReport>, DeviceError> {
-        Ok(None)
-    }
     fn works_beside_others(&self) -> bool {
         true
+    }
+}
+
+/// In the process that this starts, no thread can be made: none has the memory for its stack.
+#[test]
+fn without_threads_every_operation_of_every_drive_still_runs() {
+    const IN_IT: &str = "WARPFIRE_TEST_WITHOUT_THREADS";
+    if std::env::var_os(IN_IT).is_none() {
+        let name = "without_threads_every_operation_of_every_drive_still_runs";
+        let mut test = std::process::Command::new(std::env::current_exe().expect("the test is a program"));
+        let test = test.args(["--exact", name, "--test-threads=1"]);
+        let test = test.env(IN_IT, "1").env("RUST_MIN_STACK", (1_u64 << 47).to_string());
+        let ended = test.output().expect("it is started");
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+        return;
+    }
+    assert!(std::thread::Builder::new().spawn(|| ()).is_err(), "a thread is made");
+    let drive = |n: usize| SlowDrive {
+        info: DeviceInfo { name: format!("drive {n}"), size_bytes: 1 << 20, zones: None },
+        meeting: Arc::new(Meeting { expected: 1, arrived: Mutex::new(0), all: Condvar::new() }),
+        writes: Mutex::default(),
+    };
+    let drives: Vec<Arc<SlowDrive>> = (0..4).map(|n| Arc::new(drive(n))).collect();
+    let devices: Vec<Arc<dyn Device>> = drives.iter().map(|d| Arc::clone(d) as Arc<dyn Device>).collect();
+    let long = filled(128 << 10, 2);
+    let mut ops: Vec<_> = (0..4).map(|d| DeviceOp::new(d, OpKind::Write(0, &long))).collect();
+    run_batch(&devices, &mut ops);
+    assert!(ops.iter().all(|op| op.result == Ok(())));
+    for drive in &drives {
+        assert_eq!(*drive.writes.lock().expect(NO_PANIC), [0], "once");
     }
 }
 

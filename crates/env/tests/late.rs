@@ -7,8 +7,8 @@ use std::thread::park_timeout;
 use std::time::Duration;
 
 use warpfire_env::{
-    AlignedBuf, Device, DeviceError, DeviceInfo, DeviceOp, MemDevice, OpKind, TimeLimit, ZoneReport,
-    run_batch, unanswered,
+    AlignedBuf, Device, DeviceError, DeviceInfo, DeviceOp, MemDevice, OpKind, TimeLimit, run_batch,
+    unanswered,
 };
 
 const BLOCK: usize = 4096;
@@ -56,15 +56,6 @@ impl Device for PipeDevice {
     }
     fn flush(&self) -> Result<(), DeviceError> {
         unreachable!("a pipe is not flushed")
-    }
-    fn discard(&self, _: u64, _: u64) -> Result<(), DeviceError> {
-        unreachable!("a pipe has no place")
-    }
-    fn reset_zone(&self, _: u64, _: u64) -> Result<(), DeviceError> {
-        unreachable!("a pipe has no zones")
-    }
-    fn zone_report(&self, _: u64) -> Result<Option<ZoneReport>, DeviceError> {
-        Ok(None)
     }
     fn raw_fd(&self) -> Option<RawFd> {
         Some(self.fd)
@@ -167,4 +158,47 @@ fn a_batch_waits_when_more_devices_are_silent_than_it_may_stop_waiting_for() {
     assert_eq!((unanswered(&silent), bufs[1][0]), (1, 4));
     answer.write_all(&[4; BLOCK]).expect("the pipe takes it");
     wait_for_answers(&silent);
+}
+
+/// A device that bounds its own calls, has no descriptor, and does not answer.
+struct BoundedDevice(DeviceInfo);
+
+impl Device for BoundedDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.0
+    }
+    fn read(&self, _: u64, _: &mut [u8]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+    fn write(&self, _: u64, _: &[u8]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+    fn run_within(&self, _: &mut OpKind<'_>, limit: Duration) -> Result<(), DeviceError> {
+        Err(DeviceError::Late { device: "pipe".to_owned(), op: "read", limit })
+    }
+}
+
+#[test]
+fn a_device_that_is_late_beside_the_ring_counts_among_those_that_are_late() {
+    let (silent, mut answer) = PipeDevice::silent_source();
+    let bounded = DeviceInfo { name: "bounded".to_owned(), size_bytes: 1 << 20, zones: None };
+    let devices: [Arc<dyn Device>; 2] = [Arc::new(BoundedDevice(bounded)), Arc::clone(&silent)];
+    let mut bufs = [AlignedBuf::zeroed(BLOCK), AlignedBuf::zeroed(BLOCK)];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut ops: Vec<DeviceOp<'_>> = (0..2)
+                .zip(&mut bufs)
+                .map(|(device, buf)| DeviceOp::new(device, OpKind::Read(0, buf)).within(limit(1)))
+                .collect();
+            run_batch(&devices, &mut ops);
+            assert_eq!((is_late(&ops[0]), &ops[1].result), (true, &Ok(())));
+        });
+        park_timeout(Duration::from_millis(300));
+        assert_eq!(unanswered(&silent), 0, "the batch waits for the other one");
+        answer.write_all(&[4; BLOCK]).expect("the pipe takes it");
+    });
+    assert_eq!(bufs[1][0], 4);
 }

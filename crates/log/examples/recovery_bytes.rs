@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use warpfire_env::sync::RwLock;
 use warpfire_env::{
-    AlignedBuf, Clock, Device, DeviceError, DeviceInfo, SystemClock, SystemRandom, Timestamp, ZoneReport,
+    AlignedBuf, Clock, Device, DeviceError, DeviceInfo, SystemClock, SystemRandom, Timestamp,
 };
 use warpfire_log::{Log, LogStore, Stream};
 use warpfire_pool::{CreateOptions, Pool};
@@ -67,18 +67,6 @@ impl Device for SparseDevice {
 
     fn flush(&self) -> Result<(), DeviceError> {
         Ok(())
-    }
-
-    fn discard(&self, _offset_bytes: u64, _len_bytes: u64) -> Result<(), DeviceError> {
-        Ok(())
-    }
-
-    fn reset_zone(&self, _offset_bytes: u64, _len_bytes: u64) -> Result<(), DeviceError> {
-        Ok(())
-    }
-
-    fn zone_report(&self, _offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError> {
-        Ok(None)
     }
 }
 

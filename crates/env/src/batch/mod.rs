@@ -10,6 +10,9 @@
 //! 3. Operations that the ring cannot take (a device without a descriptor, an unaligned buffer, a machine
 //!    without io_uring) use the device's own calls, with the same results. Few devices bound these in time.
 //! 4. A batch stops waiting for at most as many devices as its limits allow (`TimeLimit::devices_max`).
+//!    Those that are late in the ring and beside it count together. A device that another thread works for is
+//!    waited for.
+//! 5. Every operation of a batch runs once, also where no thread can be made: then this thread does more.
 //!
 //! ```text
 //!   operation ──split──▶ pieces ──Ring::run──▶ done
@@ -25,6 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use warpfire_units::BLOCK_BYTES;
 
@@ -139,16 +143,21 @@ impl<'a> DeviceOp<'a> {
             self.result = Err(self.late(device, limit));
             return;
         }
-        let limit = self.limit.filter(|limit| late.len() < limit.devices_max);
-        self.result = match (limit, &mut self.kind) {
-            (Some(limit), kind) => device.run_within(kind, limit.wait_max),
-            (None, OpKind::Read(at, buf)) => device.read(*at, buf),
-            (None, OpKind::Write(at, buf)) => device.write(*at, buf),
-            (None, OpKind::Flush) => device.flush(),
+        let Some(limit) = self.limit.filter(|limit| late.len() < limit.devices_max) else {
+            return self.run_unlimited(device);
         };
+        self.result = device.run_within(&mut self.kind, limit.wait_max);
         if matches!(self.result, Err(DeviceError::Late { .. })) {
             late.push(self.device);
         }
+    }
+
+    fn run_unlimited(&mut self, device: &dyn Device) {
+        self.result = match &mut self.kind {
+            OpKind::Read(at, buf) => device.read(*at, buf),
+            OpKind::Write(at, buf) => device.write(*at, buf),
+            OpKind::Flush => device.flush(),
+        };
     }
 
     /// The length of its read, if the ring reads it into scratch memory.
@@ -269,7 +278,7 @@ pub fn run_batch(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
     // Operations that the ring cannot take run on this thread, while the kernel works on the pieces.
     let run_the_rest = || {
         let ops = ops.iter_mut().enumerate().filter(|(n, _)| alone.binary_search(n).is_ok());
-        run_beside(devices, ops.map(|(_, op)| op).collect());
+        run_beside(devices, ops.map(|(_, op)| op).collect())
     };
     let while_waiting = (!alone.is_empty()).then_some(run_the_rest);
     // SAFETY: `ops` borrows the buffers and `devices` holds the descriptors until this function returns; late
@@ -321,7 +330,8 @@ fn worth_a_ring(devices: &[Arc<dyn Device>], ops: &[DeviceOp<'_>]) -> bool {
 
 fn run_each(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
     if ops.len() > 1 && ops.iter().any(|op| devices[op.device].works_beside_others()) {
-        return run_beside(devices, ops.iter_mut().collect());
+        run_beside(devices, ops.iter_mut().collect());
+        return;
     }
     let mut late = Vec::new();
     for op in ops {
@@ -329,9 +339,12 @@ fn run_each(devices: &[Arc<dyn Device>], ops: &mut [DeviceOp<'_>]) {
     }
 }
 
+/// Operations of one device, until a thread takes them.
+type Untaken<'a, 'b> = Mutex<Option<Vec<&'a mut DeviceOp<'b>>>>;
+
 /// Does operations by the devices' own calls: those of each device in their order, and those of devices that
-/// can work beside others at the same time.
-fn run_beside<'b>(devices: &[Arc<dyn Device>], ops: Vec<&mut DeviceOp<'b>>) {
+/// can work beside others at the same time. Returns how many devices are late.
+fn run_beside<'b>(devices: &[Arc<dyn Device>], ops: Vec<&mut DeviceOp<'b>>) -> usize {
     let is_beside = |op: &DeviceOp<'_>| devices[op.device].works_beside_others() && op.is_long();
     let busy: BTreeSet<usize> = ops.iter().filter(|op| is_beside(op)).map(|op| op.device).collect();
     let mut beside: BTreeMap<usize, Vec<&mut DeviceOp<'b>>> = BTreeMap::new();
@@ -339,21 +352,35 @@ fn run_beside<'b>(devices: &[Arc<dyn Device>], ops: Vec<&mut DeviceOp<'b>>) {
     for op in ops {
         if busy.contains(&op.device) { beside.entry(op.device).or_default().push(op) } else { here.push(op) }
     }
-    let run = |ops: Vec<&mut DeviceOp<'b>>| {
-        let mut late = Vec::new();
-        for op in ops {
+    // This thread does those of one device, so that one device needs no other thread.
+    here.extend(beside.pop_first().into_iter().flat_map(|(_, ops)| ops));
+    let mut late = Vec::new();
+    let run_here = || {
+        for op in here {
             op.run_alone(&*devices[op.device], &mut late);
         }
     };
-    // This thread does those of one device, so that one device needs no other thread.
-    here.extend(beside.pop_first().into_iter().flat_map(|(_, ops)| ops));
     if beside.is_empty() {
-        return run(here);
+        run_here();
+        return late.len();
     }
-    std::thread::scope(|scope| {
-        for ops in beside.into_values() {
-            scope.spawn(|| run(ops));
+    let untaken: Vec<Untaken<'_, 'b>> = beside.into_values().map(|ops| Mutex::new(Some(ops))).collect();
+    let run_untaken = |untaken: &Untaken<'_, 'b>| {
+        let taken = untaken.lock().take();
+        for op in taken.into_iter().flatten() {
+            op.run_unlimited(&*devices[op.device]);
         }
-        run(here);
+    };
+    std::thread::scope(|scope| {
+        for ops in &untaken {
+            // Without the thread, this one takes them below.
+            let made = std::thread::Builder::new().spawn_scoped(scope, || run_untaken(ops));
+            if made.is_err() {
+                break;
+            }
+        }
+        run_here();
+        untaken.iter().for_each(run_untaken);
     });
+    late.len()
 }

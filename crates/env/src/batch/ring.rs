@@ -199,7 +199,8 @@ impl Ring {
     }
 
     /// Runs every piece. Calls `while_waiting` once, while the first pieces are in flight, and `fell_short`
-    /// with the index of each piece that the kernel did not complete. On return only late pieces are in
+    /// with the index of each piece that the kernel did not complete. `while_waiting` returns how many
+    /// devices are late that have no piece. On return only late pieces are in
     /// flight; `abandon_late` must follow.
     ///
     /// # Safety
@@ -208,7 +209,7 @@ impl Ring {
     pub unsafe fn run(
         &mut self,
         pieces: &mut [RingPiece],
-        mut while_waiting: Option<impl FnOnce()>,
+        mut while_waiting: Option<impl FnOnce() -> usize>,
         mut fell_short: impl FnMut(usize, Shortfall),
     ) {
         let ring = self.ring.as_mut().expect("a ring is present until it is dropped");
@@ -216,7 +217,7 @@ impl Ring {
         // Older kernels cannot wait for a time. They wait until the devices answer.
         limit = limit.filter(|_| ring.params().is_feature_ext_arg());
         let mut asked_nanos = 0;
-        let mut late = 0;
+        let (mut late, mut late_elsewhere) = (0, 0);
         let mut next = 0;
         while next < pieces.len() || self.in_flight > late {
             let sent = self.in_flight;
@@ -268,7 +269,7 @@ impl Ring {
                 ),
             }
             if let Some(while_waiting) = while_waiting.take() {
-                while_waiting();
+                late_elsewhere = while_waiting();
             }
             let mut answers = 0;
             for done in ring.completion() {
@@ -288,7 +289,7 @@ impl Ring {
             }
             if limit.is_some() && answers < wanted && ring.submission().is_empty() {
                 let waited_nanos = SystemClock.monotonic_nanos().saturating_sub(asked_nanos);
-                limit = mark_late(pieces, Duration::from_nanos(waited_nanos));
+                limit = mark_late(pieces, Duration::from_nanos(waited_nanos), late_elsewhere);
                 late = pieces.iter().filter(|piece| piece.progress == PieceProgress::Late).count();
             }
             assert!(late <= self.in_flight, "a late piece is in flight");
@@ -329,8 +330,9 @@ fn is_owed(pieces: &[RingPiece], nth: usize) -> bool {
 }
 
 /// Marks the limited pieces that have waited for too long, unless they belong to more devices than a batch
-/// may stop waiting for. Returns how long to wait before the next call; `None` if no limited piece is left.
-fn mark_late(pieces: &mut [RingPiece], waited: Duration) -> Option<Duration> {
+/// may stop waiting for; `late_elsewhere` of these have no piece. Returns how long to wait before the next
+/// call; `None` if no limited piece is left.
+fn mark_late(pieces: &mut [RingPiece], waited: Duration, late_elsewhere: usize) -> Option<Duration> {
     let is_over = |piece: &RingPiece| {
         piece.progress == PieceProgress::InFlight && piece.limit.is_some_and(|l| l.wait_max <= waited)
     };
@@ -343,7 +345,7 @@ fn mark_late(pieces: &mut [RingPiece], waited: Duration) -> Option<Duration> {
         let Some(limit) = piece.limit else { continue };
         let left = match piece.progress {
             PieceProgress::InFlight if limit.wait_max > waited => limit.wait_max - waited,
-            PieceProgress::InFlight if devices.len() <= limit.devices_max => {
+            PieceProgress::InFlight if devices.len() + late_elsewhere <= limit.devices_max => {
                 piece.progress = PieceProgress::Late;
                 continue;
             }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_env::sync::Mutex;
-use warpfire_env::{Device, DeviceError, DeviceInfo, ZoneReport};
+use warpfire_env::{Device, DeviceError, DeviceInfo};
 use warpfire_units::BLOCK_BYTES;
 
 /// The file under all devices.
@@ -89,17 +89,5 @@ impl Device for SparseDevice {
 
     fn flush(&self) -> Result<(), DeviceError> {
         Ok(())
-    }
-
-    fn discard(&self, _offset_bytes: u64, _len_bytes: u64) -> Result<(), DeviceError> {
-        Ok(())
-    }
-
-    fn reset_zone(&self, _offset_bytes: u64, _len_bytes: u64) -> Result<(), DeviceError> {
-        Ok(())
-    }
-
-    fn zone_report(&self, _offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError> {
-        Ok(None)
     }
 }

@@ -62,7 +62,8 @@ impl FrozenCheck {
         let options = CheckOptions { progress: Some(Arc::new(progress)), ..options.clone() };
         let mut last = None;
         let outcome = thread::scope(|scope| {
-            let reader = scope.spawn(move || check.run(&options));
+            let thread = thread::Builder::new().name("warpfire-check".to_owned());
+            let reader = thread.spawn_scoped(scope, move || check.run(&options))?;
             loop {
                 match receiver.recv_timeout(LOOK_EVERY) {
                     Ok(progress) => last = Some(receiver.try_iter().last().unwrap_or(progress)),
@@ -74,11 +75,12 @@ impl FrozenCheck {
                     is_ended.swap(true, Ordering::Relaxed);
                 }
             }
-            reader.join()
+            std::io::Result::Ok(reader.join())
         });
         if frozen.is_given_up() {
             return Err(given_up(last));
         }
+        let outcome = outcome.map_err(|e| Failure::new(format_args!("cannot check the pool: {e}")))?;
         let outcome = outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let mut report = outcome.map_err(|error| unchecked(&error))?;
         cut_to(LISTED_BYTES_MAX, &mut report.damage);
