@@ -60,6 +60,8 @@ mod snapshot_policy;
 mod snapshot_rules;
 mod stats;
 mod stream;
+#[cfg(test)]
+mod test_pools;
 mod tree;
 mod trim;
 mod tune;

@@ -350,8 +350,9 @@ impl Warpfire {
         let engine = self.fs().engine();
         let log = engine.log();
         self.sync()?;
-        // Ends: after some turns that leave as many segments on the device the work ends with an error.
-        let (mut fewest, mut turns) = (u64::MAX, 0);
+        // Ends: after some turns that leave as many segments on the device the work ends with an error, the
+        // second time that happens.
+        let (mut fewest, mut turns, mut reclaimed) = (u64::MAX, 0, false);
         loop {
             while log.has_due_work() {
                 if progress(log.segments_behind(device, first)).is_break() {
@@ -376,6 +377,12 @@ impl Warpfire {
                 return Ok(log.segments_behind(device, first) == 0);
             }
             turns = if left < fewest { 0 } else { turns + 1 };
+            if turns >= TURNS_MAX && !reclaimed {
+                // Bytes of removed files may take the room that is missing.
+                engine.reclaim_all()?;
+                self.sync()?;
+                (turns, reclaimed) = (0, true);
+            }
             if turns >= TURNS_MAX {
                 let reason = self.upkeep().blocked.unwrap_or_else(|| format!("{left} segments do not move"));
                 let message = format!("the device cannot be emptied: {reason}");
@@ -390,7 +397,8 @@ impl Warpfire {
 mod tests {
     use warpfire_sim_env::{Cut, DeviceSpec, DistinctNumbers, Fault, SimWorld};
 
-    use crate::Pool;
+    use crate::test_pools::open_without as open;
+    use crate::{Pool, test_pools};
 
     use super::*;
 
@@ -404,17 +412,7 @@ mod tests {
     }
 
     fn assert_files(fs: &Warpfire, context: &str) {
-        for n in 0..6 {
-            let read = fs.read(format!("/{n}")).unwrap_or_else(|e| panic!("{context}: {n}: {e}"));
-            assert!(read == content(n), "{context}: file {n} has other bytes");
-        }
-    }
-
-    fn open(world: &SimWorld, without: &[usize], context: &str) -> Warpfire {
-        let devices = world.devices().into_iter().enumerate();
-        let devices = devices.filter(|(n, _)| !without.contains(n)).map(|(_, device)| device).collect();
-        let options = Pool::options().background(false).degraded(true);
-        options.open_on(devices).unwrap_or_else(|e| panic!("{context}: {e}"))
+        test_pools::assert_files(fs, 6, content, context);
     }
 
     /// A pool of three devices with files, and a blank device beside it.
@@ -519,5 +517,29 @@ mod tests {
                 assert_replaced(fs, &world, &context);
             }
         }
+    }
+
+    /// A crash may leave a device leaving for which the others have no room.
+    #[test]
+    fn a_full_pool_that_a_device_is_leaving_can_be_emptied() {
+        let world = SimWorld::of(45, 4, &DeviceSpec::append_only("flash", DEVICE_BYTES));
+        let options = Pool::options().data(2).parity(1).background(false);
+        let fs = options.create_on(world.devices()).expect("blank devices make a pool");
+        let mut files = 0;
+        while fs.write(format!("/{files}"), vec![files as u8; 1 << 20]).is_ok() {
+            files += 1;
+        }
+        fs.sync().expect("a full pool syncs");
+        let refused = fs.remove_device(0, |_| ControlFlow::Continue(())).expect_err("there is no room");
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        fs.fs().engine().log().pool().set_leaving(DeviceIndex(0), true).expect("nothing fails");
+        let crashed = world.cut(&Cut::LoseAll);
+        drop(fs);
+        let fs = open(&crashed, &[], "leaving");
+        for n in 0..files {
+            let removed = fs.remove_file(format!("/{n}")).and_then(|()| fs.sync());
+            removed.unwrap_or_else(|e| panic!("{n} of {files}: {e}"));
+        }
+        assert!(fs.remove_device(0, |_| ControlFlow::Continue(())).expect("there is room"));
     }
 }

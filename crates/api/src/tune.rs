@@ -1,8 +1,9 @@
 //! The shape of an open pool, k + m, changed while it is in use.
 //!
 //! # Invariants
-//! 1. A change that the devices or their room do not allow is refused before anything is written
-//!    (`Warpfire::plan_tune`).
+//! 1. A change that the devices or their room do not allow is refused before it is made
+//!    (`Warpfire::plan_tune`). Space is kept for lost devices only out of the room that writers have: what
+//!    flushes and cleaning need is left (`Warpfire::make_spare_room`).
 //! 2. Data that is written after the call has the new shape. Older data gets it only if that is wished, and
 //!    keeps what its own shape covers until then (`warpfire_log`, `shape`).
 
@@ -73,7 +74,7 @@ impl Warpfire {
     ///
     /// # Errors
     /// `InvalidInput` if no pool has this shape, or if the pool has too few devices for it; `NoSpace` if its
-    /// data does not fit in this shape.
+    /// data does not fit in this shape, or not beside the space to keep free.
     pub fn plan_tune(&self, tuning: &Tuning) -> Result<TunePlan> {
         let log = self.fs().engine().log();
         log.pool().check_tuning(tuning.of_pool()).map_err(|error| match error {
@@ -101,6 +102,11 @@ impl Warpfire {
                 "remove files, add a device, or leave out --convert: only new data gets the shape then",
             ));
         }
+        let available_bytes = self.space()?.available_bytes;
+        let short_bytes = self.spare_room(tuning).saturating_sub(available_bytes);
+        if short_bytes > 0 {
+            return Err(self.no_spare_room(tuning, short_bytes));
+        }
         Ok(TunePlan {
             segments: others.segments,
             live_bytes,
@@ -108,6 +114,50 @@ impl Warpfire {
             capacity_bytes,
             available_bytes: capacity_bytes.saturating_sub(needed_bytes),
         })
+    }
+
+    /// The bytes that a change takes from writers, to keep them free for lost devices. The data that is there
+    /// has the old shape, so that counts.
+    fn spare_room(&self, tuning: &Tuning) -> u64 {
+        let pool = self.fs().engine().log().pool();
+        let before = pool.tuning();
+        let after = pool::Tuning { spare_space: tuning.spare_space, ..before };
+        pool.capacity_of(before).saturating_sub(pool.capacity_of(after))
+    }
+
+    fn no_spare_room(&self, tuning: &Tuning, short_bytes: u64) -> Error {
+        let devices = match tuning.spare_space {
+            1 => "a device".to_owned(),
+            several => format!("{several} devices"),
+        };
+        let short_mib = short_bytes.div_ceil(1 << 20);
+        let message = format!("the space of {devices} cannot be kept free: {short_mib} MiB are missing");
+        let error = Error::new(ErrorKind::NoSpace, Errno::NOSPC.raw_os_error(), message);
+        error.with_hint("remove files, add a device, or keep the space of fewer devices free")
+    }
+
+    /// Cleans until the space to keep free is free now. Segments take none of it afterwards, those of
+    /// cleaning neither.
+    fn make_spare_room(&self, tuning: &Tuning) -> Result<()> {
+        let engine = self.fs().engine();
+        let log = engine.log();
+        let short_bytes = || {
+            let space = log.space();
+            match self.spare_room(tuning) {
+                0 => 0,
+                taken => (taken + space.reserve_bytes).saturating_sub(space.free_bytes),
+            }
+        };
+        if short_bytes() == 0 {
+            return Ok(());
+        }
+        engine.reclaim_all()?;
+        // Segments that were emptied become free at a sync.
+        self.sync()?;
+        match short_bytes() {
+            0 => Ok(()),
+            short => Err(self.no_spare_room(tuning, short)),
+        }
     }
 
     /// Changes the shape of the data that is written from now on, and the wishes for older data and for free
@@ -136,6 +186,7 @@ impl Warpfire {
         let plan = self.plan_tune(tuning)?;
         let log = self.fs().engine().log();
         self.sync()?;
+        self.make_spare_room(tuning)?;
         log.tune(tuning.of_pool())?;
         log.seal_all()?;
         self.settle_devices()?;
@@ -157,7 +208,8 @@ mod tests {
     use warpfire_meta::Store;
     use warpfire_sim_env::{Cut, DeviceSpec, Fault, SimWorld};
 
-    use crate::Pool;
+    use crate::test_pools::open_without as open;
+    use crate::{Pool, test_pools};
 
     use super::*;
 
@@ -171,17 +223,7 @@ mod tests {
     }
 
     fn assert_files(fs: &Warpfire, files: usize, context: &str) {
-        for n in 0..files {
-            let read = fs.read(format!("/{n}")).unwrap_or_else(|e| panic!("{context}: {n}: {e}"));
-            assert!(read == content(n), "{context}: file {n} has other bytes");
-        }
-    }
-
-    fn open(world: &SimWorld, without: &[usize], context: &str) -> Warpfire {
-        let devices = world.devices().into_iter().enumerate();
-        let devices = devices.filter(|(n, _)| !without.contains(n)).map(|(_, device)| device).collect();
-        let options = Pool::options().background(false).degraded(true);
-        options.open_on(devices).unwrap_or_else(|e| panic!("{context}: {e}"))
+        test_pools::assert_files(fs, files, content, context);
     }
 
     /// A pool of 3 + 1 on five devices, with files in tables.
@@ -248,6 +290,28 @@ mod tests {
                 assert_files(&fs, MANY, &context);
             }
         }
+    }
+
+    #[test]
+    fn an_idle_pool_says_what_it_covers_soon_after_a_conversion() {
+        let world = pool(60, MANY);
+        let fs = open(&world, &[], "first");
+        fs.tune(&to(2, 2, true)).expect("there is room");
+        let engine = fs.fs().engine();
+        while engine.background_step().expect("nothing fails") {}
+        assert_eq!((shape_work(&fs), least(&fs)), (0, Some(2)), "all live data has the new shape");
+        // Nothing is written or synced any more.
+        let watch = |now_nanos| {
+            let watched = fs.shared.lost_devices.watch(&fs.shared.open_pool, false, now_nanos);
+            watched.expect("nothing fails");
+        };
+        assert_eq!(fs.stats().losses_left, Some(1), "the old segments are empty, and still there");
+        watch(1);
+        assert_eq!(fs.stats().losses_left, Some(2));
+        let written = || fs.stats().devices.iter().map(|d| d.counters.written_bytes).sum::<u64>();
+        let before = written();
+        (2..9).for_each(watch);
+        assert_eq!(written(), before, "an idle pool is left alone");
     }
 
     /// Each file has its bytes, or is an error. Returns the number of errors.
@@ -363,6 +427,65 @@ mod tests {
         assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
         assert_eq!(fs.tuning(), before);
         fs.tune(&to(1, 4, false)).expect("new data may have the shape");
+        assert_can_be_emptied(&fs, n, "another shape");
+    }
+
+    /// Removes files of a full pool and writes one of the same size.
+    fn assert_can_be_emptied(fs: &Warpfire, files: usize, context: &str) {
+        for n in 0..files / 2 {
+            let removed = fs.remove_file(format!("/more{n}")).and_then(|()| fs.sync());
+            removed.unwrap_or_else(|e| panic!("{context}: {n}: {e}"));
+        }
+        fs.write("/again", vec![7; 1 << 20]).unwrap_or_else(|e| panic!("{context}: {e}"));
+    }
+
+    #[test]
+    fn space_that_the_room_does_not_allow_to_keep_free_is_refused_and_a_full_pool_can_be_emptied() {
+        let kept = |fs: &Warpfire| Tuning { spare_space: 1, ..fs.tuning() };
+        for more in [1, 2] {
+            let world = pool(67, FEW);
+            let fs = open(&world, &[], "first");
+            let before = fs.tuning();
+            let mut n = 0;
+            while fs.write(format!("/more{n}"), vec![n as u8; 1 << 20]).is_ok() {
+                n += 1;
+            }
+            let wish = Tuning { spare_space: more, ..before };
+            for refused in [fs.plan_tune(&wish), fs.tune(&wish)] {
+                let refused = refused.expect_err("the pool is full");
+                assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+                assert!(refused.hint().is_some_and(|hint| hint.contains("add a device")), "{refused}");
+            }
+            assert_eq!(fs.tuning(), before);
+            assert_can_be_emptied(&fs, n, "the wish is refused");
+            fs.tune(&kept(&fs)).expect("half of the files are gone");
+            for at in n / 2..n {
+                let removed = fs.remove_file(format!("/more{at}")).and_then(|()| fs.sync());
+                removed.unwrap_or_else(|e| panic!("a wish that was taken: {at}: {e}"));
+            }
+            fs.close().expect("nothing fails");
+        }
+    }
+
+    #[test]
+    fn space_to_keep_free_is_cleaned_before_it_is_kept() {
+        let world = pool(68, FEW);
+        let fs = open(&world, &[], "first");
+        let mut n = 0;
+        while fs.write(format!("/more{n}"), vec![n as u8; 256 << 10]).is_ok() {
+            n += 1;
+        }
+        // Garbage in all segments; none is free.
+        for at in (0..n).filter(|at| at % 4 != 0) {
+            fs.remove_file(format!("/more{at}")).expect("it is there");
+        }
+        fs.sync().expect("nothing fails");
+        fs.tune(&Tuning { spare_space: 1, ..fs.tuning() }).expect("most of the pool is garbage");
+        for at in (0..n).step_by(4) {
+            assert_eq!(fs.read(format!("/more{at}")).expect("it is there"), vec![at as u8; 256 << 10]);
+        }
+        fs.write("/again", vec![7; 4 << 20]).and_then(|()| fs.sync()).expect("there is room");
+        fs.remove_file("/again").and_then(|()| fs.sync()).expect("there is room");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! # Invariants
 //! 1. A device is given up once it has been lost for `spare_after`, by the monotonic clock of this session.
 //!    A device that takes writes again is not lost any more (`LostDevices::given_up`).
-//! 2. A pool without a device that is given up gets no call that works (`watch`).
+//! 2. A pool without a device that is given up, and without segments that only wait for a checkpoint, gets no
+//!    call that works (`watch`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
@@ -24,6 +25,9 @@ pub(crate) const SPARE_AFTER: Duration = Duration::from_mins(10);
 
 /// How often an open pool looks for devices that were lost.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often an open pool may write a checkpoint only to leave segments behind.
+const CLEAR_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The work that is left until each segment of a pool has all its redundancy.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -83,12 +87,14 @@ pub(crate) struct LostDevices {
     spare_after_nanos: u64,
     /// When each was first found lost, in monotonic nanoseconds.
     since: Mutex<BTreeMap<DeviceIndex, u64>>,
+    /// When a checkpoint last cleared what a conversion or a rebuild had left behind.
+    cleared_at: Mutex<Option<u64>>,
 }
 
 impl LostDevices {
     pub fn new(spare_after: Duration) -> Self {
         let spare_after_nanos = u64::try_from(spare_after.as_nanos()).unwrap_or(u64::MAX);
-        LostDevices { spare_after_nanos, since: Mutex::default() }
+        LostDevices { spare_after_nanos, since: Mutex::default(), cleared_at: Mutex::default() }
     }
 
     /// Takes note of the devices that are lost now, and returns those to give up.
@@ -98,6 +104,17 @@ impl LostDevices {
         lost.iter().for_each(|device| _ = since.entry(*device).or_insert(now_nanos));
         let is_over = |at: &u64| now_nanos.saturating_sub(*at) >= self.spare_after_nanos;
         since.iter().filter(|(_, at)| is_over(at)).map(|(device, _)| *device).collect()
+    }
+
+    /// Whether the last checkpoint for leftovers is long ago. On a full pool one may not help.
+    fn may_clear_leftovers(&self, now_nanos: u64) -> bool {
+        let mut cleared_at = self.cleared_at.lock();
+        let is_long_ago = |at: u64| u128::from(now_nanos.saturating_sub(at)) >= CLEAR_INTERVAL.as_nanos();
+        let may = cleared_at.is_none_or(is_long_ago);
+        if may {
+            *cleared_at = Some(now_nanos);
+        }
+        may
     }
 
     /// The devices that are not given up yet, and how long they are waited for.
@@ -117,6 +134,14 @@ impl LostDevices {
             use_spares(open_pool, &given_up)?;
         }
         engine.log().vacate(given_up);
+        // What a conversion or a rebuild has left behind goes, so that the pool says what it covers now.
+        if !open_pool.is_read_only()
+            && engine.log().is_held_back_by_leftovers()
+            && self.may_clear_leftovers(now_nanos)
+        {
+            engine.checkpoint()?;
+            open_pool.fs.sync()?;
+        }
         if is_idle || is_paused {
             return Ok(());
         }

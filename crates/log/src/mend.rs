@@ -254,18 +254,43 @@ impl Log {
     /// more columns than its parity covers. Nothing is read.
     #[must_use]
     pub fn losses_left(&self) -> Option<u8> {
-        let is_away = |device: DeviceIndex| !self.pool.takes_writes(device);
-        let of_logs = self.needed_log_segments().into_iter().map(|id| self.pool.losses_left(id));
-        let of_log = of_logs.fold(Some(self.losses_until_refused()), Option::min);
-        let segment_table = self.segment_table.lock();
+        let of_log = self.log_losses_left().min(Some(self.losses_until_refused()));
         // Those without live bytes too: an opening cannot know them before it has read the tables.
-        let left = segment_table.iter().map(|(_, entry)| {
+        let least = self.least_left(of_log, |_| true)?;
+        u8::try_from(least).ok()
+    }
+
+    /// Whether only segments that the next checkpoint leaves behind keep `losses_left` low: those without
+    /// live bytes that no reader keeps, and old ones of the log.
+    #[must_use]
+    pub fn is_held_back_by_leftovers(&self) -> bool {
+        let (of_log, until_refused) = (self.log_losses_left(), Some(self.losses_until_refused()));
+        // Mostly there are none, and nothing is counted.
+        if !self.pins.has_unpinned() && of_log >= until_refused {
+            return false;
+        }
+        let of_live = self.least_left(until_refused, |entry| entry.live_bytes() > 0);
+        let of_empty = self.least_left(until_refused, |entry| entry.live_bytes() == 0);
+        of_log < of_live || (self.pins.has_unpinned() && of_empty < of_live)
+    }
+
+    /// How many more devices each segment of the commit log may lose that the next recovery would read.
+    /// `Some(usize::MAX)` if there is none.
+    fn log_losses_left(&self) -> Option<usize> {
+        let of_logs = self.needed_log_segments().into_iter().map(|id| self.pool.losses_left(id));
+        of_logs.fold(Some(usize::MAX), Option::min)
+    }
+
+    /// How many more devices each of these segments may lose, and `most` at most.
+    fn least_left(&self, most: Option<usize>, counts: impl Fn(&SegmentEntry) -> bool) -> Option<usize> {
+        let is_away = |device: DeviceIndex| !self.pool.takes_writes(device);
+        let segment_table = self.segment_table.lock();
+        let left = segment_table.iter().filter(|(_, entry)| counts(entry)).map(|(_, entry)| {
             let away = entry.columns().filter(|(device, is_lost)| *is_lost || is_away(*device)).count();
             usize::from(entry.parity()).checked_sub(away)
         });
         // `None` is less than any number.
-        let least = left.fold(of_log, Option::min)?;
-        u8::try_from(least).ok()
+        left.fold(most, Option::min)
     }
 
     /// How many more devices may be lost before an opening is refused, whatever the segments have: up to m

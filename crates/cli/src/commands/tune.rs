@@ -26,7 +26,8 @@ Examples:
 New data has the new shape at once. With --convert upkeep rewrites older data, after all work for lost and \
 damaged columns; 'warpfire upkeep' shows how far it is, pauses it and limits its rate. The same command without \
 --convert ends that. 'warpfire status' says how many devices may be lost for how much of the data. The space that \
---spare-space keeps free is for the data of devices that are lost: it counts as used until then.";
+--spare-space keeps free is for the data of devices that are lost: it counts as used until then, and is refused where \
+the pool is too full for it.";
 
 /// Arguments of `warpfire tune`.
 #[derive(clap::Args, Debug)]
