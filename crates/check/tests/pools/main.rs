@@ -1,5 +1,6 @@
 //! Checks of pools that the engine made: whole ones are clean, and damage is found.
 
+mod bundles;
 mod by_file;
 mod clean;
 mod damage;
