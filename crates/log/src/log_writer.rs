@@ -504,3 +504,40 @@ fn allocate_log(pool: &Pool, mut next_id: impl FnMut() -> SegmentId) -> Result<S
     }
     pool.allocate(next_id(), SegmentStream::CommitLog)
 }
+
+#[cfg(test)]
+mod tests {
+    use warpfire_env::Timestamp;
+    use warpfire_pool::CreateOptions;
+    use warpfire_sim_env::{DeviceSpec, SimWorld};
+
+    use super::*;
+
+    /// A group is in several stripes here, so a mistake about its length is more than the rest of a stripe.
+    #[test]
+    fn a_group_that_the_last_segment_does_not_take_is_refused_where_no_other_is_free() {
+        let world = SimWorld::of(1, 1, &DeviceSpec::append_only("flash", 64 << 20));
+        let options = CreateOptions { data: 1, parity: 0, zone_bytes: Some(4 << 20), force: false };
+        let pool = Pool::create(world.devices(), &options, &*world.random(), Timestamp::default())
+            .expect("a blank device takes a pool");
+        let mut ids = (1..).map(|n| SegmentId::new(n).expect("it counts from 1"));
+        let mut next_id = || ids.next().expect("there are enough numbers");
+        let current = allocate_log(&pool, &mut next_id).expect("the pool is empty");
+        let others: Vec<_> = std::iter::from_fn(|| allocate_log(&pool, &mut next_id).ok()).collect();
+        let origin = LogOrigin { sequence: 0, barrier: 0, checkpoint: 0, next: LogPos(1) };
+        let mut log = LogWriter::new(VecDeque::new(), current, origin);
+        let room_bytes = usize::try_from(log.current.remaining_bytes()).expect("a zone fits memory");
+        let stripe_bytes = log.current.next_stripe_capacity();
+        assert!(!others.is_empty() && room_bytes > 3 * stripe_bytes, "{room_bytes} in {stripe_bytes}");
+        let mut takes = |bytes| match log.make_room(&pool, bytes, &mut next_id) {
+            Ok(()) => true,
+            Err(PoolError::NoSpace) => false,
+            Err(e) => panic!("{e}"),
+        };
+        assert!(takes(room_bytes / 2));
+        assert!(!takes(room_bytes) && !takes(room_bytes + 1), "nothing is left for its barrier");
+        let longest = (0..room_bytes).step_by(4096).take_while(|bytes| takes(*bytes)).last();
+        let longest = longest.expect("an empty group fits");
+        assert!(longest + EDIT_MAX_BYTES < room_bytes, "the next segment is announced behind it");
+    }
+}

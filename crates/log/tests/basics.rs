@@ -4,7 +4,7 @@ mod rig;
 
 use rig::{Client, SHAPES, ZONE_BYTES, ZONES, assert_append_only, content, open, shape};
 use warpfire_env::Timestamp;
-use warpfire_log::{Admit, Log, LogError, LogPos, LogStore, Stream};
+use warpfire_log::{Admit, Log, LogError, LogPos, LogStore, MemLog, MemLogOptions, Stream};
 use warpfire_pool::{CreateOptions, Pool};
 use warpfire_sim_env::{DeviceSpec, SimRandom, SimWorld};
 use warpfire_units::SlicePtr;
@@ -311,4 +311,15 @@ fn a_checkpoint_that_keeps_records_needs_no_room_in_the_commit_log() {
     let places: Vec<u64> = recovered.records.map(|r| r.unwrap().0.0).collect();
     assert_eq!(places, [synced - 1, synced, synced + 1]);
     assert_eq!(log.position(), LogPos(synced + 2));
+}
+
+#[test]
+fn upkeep_goes_on_by_itself_unless_it_is_paused() {
+    assert!(MemLog::with_options(MemLogOptions::default()).upkeep_may_work(), "a log without a limit");
+    let log = SHAPES[0].create(&SHAPES[0].world(1)).unwrap();
+    assert!(log.upkeep_may_work());
+    log.upkeep_limit().pause(true);
+    assert!(!log.upkeep_may_work());
+    log.upkeep_limit().pause(false);
+    assert!(log.upkeep_may_work());
 }

@@ -9,6 +9,11 @@ use warpfire_sim_env::{Fault, OpClass, SimWorld};
 
 /// Fills the pool with tables, and then the commit log until a sync finds no room.
 fn fill(shape: Shape, world: &SimWorld) -> Client {
+    fill_by(3_000, shape, world)
+}
+
+/// As `fill`, with groups of so many bytes.
+fn fill_by(group_bytes: usize, shape: Shape, world: &SimWorld) -> Client {
     let mut client = Client::new(shape.create(world).expect("it succeeds in this test"));
     let refused = |result: Result<(), LogError>| match result {
         Ok(()) => false,
@@ -17,7 +22,7 @@ fn fill(shape: Shape, world: &SimWorld) -> Client {
     };
     while !refused(client.add(Stream::Table, 30 << 10, 0)) {}
     // A full pool takes syncs as long as its log has room: each of these writes a stripe of its own.
-    while !refused(client.add(Stream::Small, 0, 3_000).and_then(|()| client.sync())) {}
+    while !refused(client.add(Stream::Small, 0, group_bytes).and_then(|()| client.sync())) {}
     client
 }
 
@@ -41,6 +46,17 @@ fn a_pool_whose_log_took_the_last_segment_opens_and_can_be_emptied() {
         let world = shape.world(1);
         let client = fill(shape, &world);
         open_and_empty(&world.fork(), &client, &format!("{shape:?}"));
+    }
+}
+
+/// The last group that is taken fills the log's last segment to any part.
+#[test]
+fn without_a_segment_for_the_log_a_group_of_any_size_is_written_or_refused() {
+    let shape = SHAPES[0];
+    for group_bytes in (1..40).map(|n| n * 1_500) {
+        let world = shape.world(1);
+        let client = fill_by(group_bytes, shape, &world);
+        open_and_empty(&world, &client, &format!("groups of {group_bytes} bytes"));
     }
 }
 

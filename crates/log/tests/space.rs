@@ -3,7 +3,7 @@
 mod rig;
 
 use rig::{Client, SHAPES, ZONES, content};
-use warpfire_log::{Admit, LogError, LogStore, Stream};
+use warpfire_log::{Admit, CensusNeed, CountedSegment, LogError, LogStore, Stream};
 use warpfire_sim_env::SimRandom;
 use warpfire_units::SlicePtr;
 
@@ -47,6 +47,33 @@ fn garbage_between_live_bytes_is_stuck_until_the_segment_is_worth_cleaning() {
     let space = log.space();
     assert_eq!(log.victims(9), [first]);
     assert!(space.garbage_bytes > full.garbage_bytes && space.stuck_bytes <= full.stuck_bytes, "{space:?}");
+}
+
+/// Two names share the bytes of one slice, and the other slice has none left. References alone look as if
+/// each slice had one name.
+#[test]
+fn a_census_finds_the_garbage_beside_bytes_with_two_names() {
+    let shape = SHAPES[0];
+    let log = shape.create(&shape.world(6)).unwrap();
+    let len_bytes = 8 << 10;
+    let [shared, dropped] = [1, 2].map(|n| log.append(Stream::Large, &content(n, len_bytes)).unwrap()[0]);
+    assert_eq!(shared.segment, dropped.segment);
+    log.sync().unwrap();
+    let len_bytes = len_bytes as u64;
+    log.retain(shared);
+    log.release(dropped.segment, len_bytes);
+    assert_eq!(log.space().live_bytes, 2 * len_bytes, "as far as the references say");
+    let candidates = log.census_candidates(CensusNeed::Everything);
+    assert_eq!(candidates.iter().map(|c| c.segment).collect::<Vec<_>>(), [shared.segment]);
+    let marks = log.begin_census(&[shared.segment]);
+    assert_eq!(marks.len(), 1, "the segment is there");
+    let counted = marks.into_iter().map(|mark| CountedSegment {
+        mark,
+        named_bytes: 2 * len_bytes,
+        live_bytes: len_bytes,
+    });
+    log.end_census(&counted.collect::<Vec<_>>());
+    assert_eq!(log.space().live_bytes, len_bytes);
 }
 
 /// Two segments each for deletions, tables and cleaning, and three for the commit log.
