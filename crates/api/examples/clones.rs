@@ -110,6 +110,10 @@ fn main() -> Outcome<()> {
         [image, count] => (Path::new(image), count.parse()?),
         _ => return Err("usage: clones IMAGE [COUNT]".into()),
     };
+    // An old image would keep its size.
+    if image.is_file() {
+        std::fs::remove_file(image)?;
+    }
     let fs = Pool::options().size_bytes((1 << 30) + count * FILE_BYTES * 8).force(true).create([image])?;
     fs.create_dir("/work")?;
     step(&fs, &format!("a directory of {count} files"), || fill(&fs, "/work", count))?;

@@ -66,6 +66,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         [image, count] => (Path::new(image), count.parse()?),
         _ => return Err("usage: many_snapshots IMAGE [COUNT]".into()),
     };
+    // An old image would keep its size.
+    if image.is_file() {
+        std::fs::remove_file(image)?;
+    }
     let fs = Pool::options().size_bytes(2 << 30).force(true).create([image])?;
     fs.write("/file", b"0")?;
     let fs = reopen(fs, image, "no snapshot")?;

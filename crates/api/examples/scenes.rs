@@ -23,6 +23,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: scenes IMAGE MEGABYTES SCENES".into());
     };
     let (bytes, scenes) = (megabytes.parse::<u64>()? << 20, scenes.parse::<u64>()?);
+    // An old image would keep its size.
+    if std::path::Path::new(image).is_file() {
+        std::fs::remove_file(image)?;
+    }
     let fs = Pool::options().size_bytes(ROOM * bytes + (1 << 30)).force(true).create([image])?;
     let make =
         |name: &str| OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&fs, name);

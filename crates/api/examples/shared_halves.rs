@@ -7,6 +7,7 @@
 
 use std::error::Error;
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use warpfire::{OpenOptions, Pool, Warpfire};
 use warpfire_env::{Clock, SystemClock};
@@ -47,6 +48,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         _ => return Err("usage: shared_halves IMAGE [MIB]".into()),
     };
     let bytes = mib * MIB;
+    // An old image would keep its size.
+    if Path::new(image).is_file() {
+        std::fs::remove_file(image)?;
+    }
     let fs = Pool::options().size_bytes(4 * bytes + (1 << 30)).force(true).create([image])?;
     let open = |path: &str| OpenOptions::new().read(true).write(true).create(true).open(&fs, path);
     let (a, b) = (open("/a")?, open("/b")?);

@@ -18,6 +18,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let (count, len): (u64, usize) = (count.parse()?, len.parse()?);
     let bytes = count * len as u64;
+    // An old image would keep its size.
+    if std::path::Path::new(image).is_file() {
+        std::fs::remove_file(image)?;
+    }
     let fs = Pool::options().size_bytes(ROOM * bytes + (1 << 30)).force(true).create([image])?;
     let log = OpenOptions::new().read(true).append(true).create(true).open(&fs, "/log")?;
     let mut record = vec![0x2e; len];
