@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use warpfire_env::Device;
 use warpfire_pool::{
-    DeviceSetError, MembershipError, Pool, PoolError, PoolLabel, SegmentKind, Suspects, Vacated,
+    DeviceSetError, MembershipError, Pool, PoolError, PoolLabel, SegmentKind, SegmentStream, Suspects,
+    Tuning, Vacated,
 };
 use warpfire_sim_env::{DeviceSpec, DistinctNumbers, Event, Fault, SimDevice, SimWorld};
 use warpfire_units::DeviceIndex;
@@ -54,6 +55,26 @@ fn a_device_that_leaves_is_read_and_gets_no_new_column_also_after_an_open() {
     // It stays after all.
     pool.set_leaving(leaver, false).unwrap();
     assert!((21..25).any(|n| lies_on(&write_segment(&pool, id(n), &[90_000]))));
+}
+
+#[test]
+fn an_open_segment_learns_of_each_wish_that_makes_a_new_one_better() {
+    let (_, pool) = world(1, 4, 2, 1);
+    // Its zones are not the first ones: a device keeps some.
+    (1..25).for_each(|n| _ = write_segment(&pool, id(n), &[90_000]));
+    let writer = pool.allocate(id(30), SegmentStream::Large).unwrap();
+    let (device, zone) = writer.descriptor().columns[0];
+    assert!(!writer.is_outdated());
+    pool.set_leaving(device, true).unwrap();
+    assert!(writer.is_outdated(), "its device leaves");
+    pool.set_leaving(device, false).unwrap();
+    assert!(!writer.is_outdated(), "its device stays");
+    pool.set_end(device, Some(zone.0)).unwrap();
+    assert!(writer.is_outdated(), "its zone is behind the new end");
+    pool.set_end(device, None).unwrap();
+    assert!(!writer.is_outdated(), "its zone is kept");
+    pool.tune(Tuning { parity: 2, ..pool.tuning() }, || id(31)).unwrap();
+    assert!(writer.is_outdated(), "new segments have more parity");
 }
 
 #[test]
