@@ -135,7 +135,7 @@ impl Error {
 
     pub(crate) fn no_thread(error: &io::Error) -> Self {
         let errno = error.raw_os_error().unwrap_or(Errno::AGAIN.raw_os_error());
-        Error::new(ErrorKind::Other, errno, format!("cannot start a thread: {error}"))
+        Error::new(ErrorKind::Other, errno, format!("cannot start a thread: {error}")).with_hint(MORE_THREADS)
     }
 
     pub(crate) fn of_path(path: &Path, error: &io::Error) -> Self {
@@ -235,6 +235,7 @@ impl From<FsError> for Error {
             FsError::ReadOnlySnapshot => (ErrorKind::ReadOnly, Some("copy the files out of the snapshot")),
             FsError::TransactionTooLarge => (ErrorKind::TransactionTooLarge, Some(IN_PARTS)),
             FsError::Memory(_) => (ErrorKind::NoMemory, Some(END_ONE)),
+            FsError::NoThread(_) => (ErrorKind::Other, Some(MORE_THREADS)),
             _ => (ErrorKind::Other, None),
         };
         Error { hint, ..Error::new(kind, error.errno(), error.to_string()) }
@@ -250,6 +251,7 @@ const LEAVE_OUT: &str = "check the path; if the device is lost and parity covers
 const OPEN_TO_WRITE: &str = "open the pool for writing to change it";
 const ONE_USER: &str =
     "one process at a time can have a pool open for writing: use its mount, or unmount it first";
+const MORE_THREADS: &str = "raise the limit of processes ('ulimit -u', 'pids.max' of the control group)";
 const READERS: &str = "wait until the processes that read the pool end, or open it for reading too";
 const NO_MEMBER: &str = "it holds no pool; check the path, or leave it out if parity covers it";
 const WRITABLE: &str = "make the devices writable for this user, or open the pool for reading only";

@@ -127,6 +127,9 @@ pub enum FsError {
     /// The snapshot has holds, which keep it from being deleted.
     #[error("the snapshot is held: {0}")]
     SnapshotHeld(Arc<str>),
+    /// The system gives the process no thread for background work, so the filesystem is not opened.
+    #[error("cannot start a thread: {0}")]
+    NoThread(Arc<str>),
     /// The changes of the transaction exceed the memory that a transaction may take. This call has changed
     /// nothing; the changes before it can be committed.
     #[error("the transaction changes too many files")]
@@ -171,7 +174,7 @@ impl FsError {
             FsError::Ended => Errno::BADF,
             FsError::VolumeFull(_) | FsError::Memory(MemoryRefused::Share) => Errno::DQUOT,
             FsError::TransactionTooLarge | FsError::Memory(MemoryRefused::Total) => Errno::NOMEM,
-            FsError::Conflict { .. } => Errno::AGAIN,
+            FsError::Conflict { .. } | FsError::NoThread(_) => Errno::AGAIN,
             FsError::Damaged { .. } | FsError::Unknown(_) => Errno::IO,
         };
         let number = errno.raw_os_error();
@@ -218,6 +221,7 @@ impl From<MetaError> for FsError {
             MetaError::Ended => FsError::Ended,
             MetaError::ReadOnlyTransaction => FsError::ReadOnlyTransaction,
             MetaError::ReadOnlySnapshot => FsError::ReadOnlySnapshot,
+            MetaError::NoThread(why) => FsError::NoThread(why),
             MetaError::TooLarge => FsError::TransactionTooLarge,
             MetaError::Memory(e) => e.into(),
         }

@@ -41,6 +41,9 @@ pub enum MetaError {
     /// The call changes something, and the store shows a snapshot.
     #[error("a snapshot is read-only")]
     ReadOnlySnapshot,
+    /// The system gives the process no thread for background work.
+    #[error("no thread for background work: {0}")]
+    NoThread(Arc<str>),
     /// The changes of the transaction exceed their bound in memory. The changes before this call can be
     /// committed.
     #[error("the transaction changes too much")]

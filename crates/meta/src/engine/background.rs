@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 use warpfire_env::sync::atomic::{AtomicBool, Ordering};
-use warpfire_env::sync::thread::JoinHandle;
+use warpfire_env::sync::thread::{Builder, JoinHandle};
 
 use warpfire_env::sync::{Condvar, Mutex};
 use warpfire_log::{CensusNeed, LogError, LogStore};
@@ -44,25 +44,34 @@ pub(super) struct Threads {
 
 impl Threads {
     /// Starts the threads, if the options ask for them.
-    pub(super) fn start<L: LogStore, S: Schema>(inner: &Arc<EngineInner<L, S>>) -> Self {
-        let mut handles = Vec::new();
+    ///
+    /// # Errors
+    /// `NoThread`. Those that were started before have ended.
+    pub(super) fn start<L: LogStore, S: Schema>(inner: &Arc<EngineInner<L, S>>) -> Result<Self, MetaError> {
         let has_threads = inner.options.background == Background::Threads && !inner.options.read_only;
         inner.signal.has_threads.store(has_threads, Ordering::Release);
-        if has_threads {
-            let flusher = Arc::clone(inner);
-            handles.push(warpfire_env::sync::thread::spawn(move || work(&flusher, EngineInner::flush_step)));
-            let compactor = Arc::clone(inner);
-            handles.push(warpfire_env::sync::thread::spawn(move || {
-                work(&compactor, |inner| inner.compaction_step(inner.log.upkeep_may_work()))
-            }));
-        }
         let stopped = Arc::clone(inner);
         let stop = Box::new(move || {
             stopped.signal.has_threads.store(false, Ordering::Release);
             stopped.signal.calls.lock().stopped = true;
             stopped.signal.called.notify_all();
         });
-        Threads { handles: Mutex::new(handles), stop }
+        // From here on a drop ends those that run.
+        let threads = Threads { handles: Mutex::default(), stop };
+        if has_threads {
+            let (flusher, compactor) = (Arc::clone(inner), Arc::clone(inner));
+            threads.add("warpfire-flush", move || work(&flusher, EngineInner::flush_step))?;
+            threads.add("warpfire-merge", move || {
+                work(&compactor, |inner| inner.compaction_step(inner.log.upkeep_may_work()))
+            })?;
+        }
+        Ok(threads)
+    }
+
+    fn add(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), MetaError> {
+        let thread = Builder::new().name(name.to_owned()).spawn(work);
+        self.handles.lock().push(thread.map_err(|e| MetaError::NoThread(e.to_string().into()))?);
+        Ok(())
     }
 
     /// Ends the threads after their current step, and waits for them.

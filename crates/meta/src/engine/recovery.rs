@@ -235,7 +235,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         } else {
             inner.write_replayed()?;
         }
-        let threads = Threads::start(&inner);
+        let threads = Threads::start(&inner)?;
         inner.repair_seen_damage();
         let slices = Arc::new(LocalSlices::new(
             Arc::clone(&inner.log),
