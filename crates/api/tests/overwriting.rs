@@ -33,10 +33,10 @@ fn a_reader_finds_the_old_content_or_the_new() {
             }
             seen.iter().filter(|times| **times > 0).count()
         });
-        for round in 0..300 {
-            fs.write("/file", &contents[round % contents.len()]).expect("there is room");
-        }
+        let mut rounds = 0..300;
+        let written = rounds.try_for_each(|round| fs.write("/file", &contents[round % contents.len()]));
         ended.store(true, Ordering::Relaxed);
+        written.expect("there is room");
         assert!(reader.join().expect("no other content") > 1, "the reader ran beside the writer");
     });
 }

@@ -503,4 +503,8 @@ impl LogStore for Log {
     fn has_unpinned(&self) -> bool {
         self.pins.has_unpinned()
     }
+
+    fn has_retired(&self) -> bool {
+        self.pins.has_retired()
+    }
 }

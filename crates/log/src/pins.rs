@@ -65,6 +65,11 @@ impl<T> Pins<T> {
         self.retired.lock().front().is_some_and(|(token, _)| Arc::strong_count(token) == 1)
     }
 
+    /// Whether anything is in the queue, pinned or not.
+    pub(crate) fn has_retired(&self) -> bool {
+        !self.retired.lock().is_empty()
+    }
+
     /// Takes the oldest entry of the queue, if no pin holds it.
     pub(crate) fn take_unpinned(&self) -> Option<T> {
         let mut retired = self.retired.lock();
@@ -103,11 +108,12 @@ mod tests {
         pins.retire(id(3));
         assert_eq!(pins.take_unpinned(), Some(id(1)));
         assert_eq!(pins.take_unpinned(), None);
-        assert!(!pins.has_unpinned());
+        assert_eq!((pins.has_retired(), pins.has_unpinned()), (true, false));
         drop(pin);
-        assert!(pins.has_unpinned());
+        assert_eq!((pins.has_retired(), pins.has_unpinned()), (true, true));
         assert_eq!(pins.take_unpinned(), Some(id(2)));
         assert_eq!(pins.take_unpinned(), Some(id(3)));
+        assert!(!pins.has_retired());
     }
 
     #[test]

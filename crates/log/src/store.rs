@@ -331,4 +331,7 @@ pub trait LogStore: Send + Sync + 'static {
     /// Whether the next sync frees something that only pins have kept so far: nothing refers to it, and the
     /// pins are gone.
     fn has_unpinned(&self) -> bool;
+
+    /// Whether something to which nothing refers waits for pins to go, or for a sync after them.
+    fn has_retired(&self) -> bool;
 }

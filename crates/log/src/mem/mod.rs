@@ -401,4 +401,8 @@ impl LogStore for MemLog {
     fn has_unpinned(&self) -> bool {
         self.pins.has_unpinned()
     }
+
+    fn has_retired(&self) -> bool {
+        self.pins.has_retired()
+    }
 }

@@ -101,16 +101,8 @@ fn a_caller_waits_for_garbage_on_a_busy_machine() {
     warpfire_env::sync::thread::scope(|scope| {
         let compacting = engine.inner_for_tests().compacting.lock();
         let writer = scope.spawn(|| {
-            // One and a half times the pool.
             for n in 0..420u64 {
-                let slices =
-                    engine.write(Stream::Large, &[n as u8; 30_000], Admit::User).expect("there is garbage");
-                if n % 2 == 0 {
-                    let mut batch = Batch::new();
-                    batch.put_naming(&(n % 100).to_be_bytes(), &pointer_item(slices[0]), [slices[0]]);
-                    engine.commit(&batch, None, Admit::User).expect("there is garbage");
-                }
-                engine.release(&slices);
+                write_half_of_it_garbage(&engine, n);
             }
         });
         std::thread::park_timeout(Duration::from_secs(1));
@@ -118,6 +110,36 @@ fn a_caller_waits_for_garbage_on_a_busy_machine() {
         writer.join().unwrap();
     });
     engine.close().unwrap();
+}
+
+/// A reader keeps everything that was emptied since it began. Half of all bytes are garbage.
+#[test]
+fn a_caller_waits_for_readers_that_keep_garbage() {
+    let options = small(Background::Threads);
+    let engine = Engine::open(small_pool(), RecoveredLog::empty(), ListSchema, options).unwrap();
+    warpfire_env::sync::thread::scope(|scope| {
+        let reader = engine.pin().expect("a new pin costs nothing");
+        let writer = scope.spawn(|| {
+            for n in 0..420u64 {
+                write_half_of_it_garbage(&engine, n);
+            }
+        });
+        std::thread::park_timeout(Duration::from_secs(1));
+        drop(reader);
+        writer.join().unwrap();
+    });
+    engine.close().unwrap();
+}
+
+/// Writes bytes. 420 of them are one and a half times the pool.
+fn write_half_of_it_garbage(engine: &Engine<MemLog, ListSchema>, n: u64) {
+    let slices = engine.write(Stream::Large, &[n as u8; 30_000], Admit::User).expect("there is garbage");
+    if n.is_multiple_of(2) {
+        let mut batch = Batch::new();
+        batch.put_naming(&(n % 100).to_be_bytes(), &pointer_item(slices[0]), [slices[0]]);
+        engine.commit(&batch, None, Admit::User).expect("there is garbage");
+    }
+    engine.release(&slices);
 }
 
 #[test]
