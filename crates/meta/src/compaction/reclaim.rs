@@ -16,8 +16,8 @@
 //!    nothing.
 //! 2. With threads, a caller rewrites no table for space. It waits as long as `Patience` says: a full pool
 //!    refuses at once (`tests::space::a_full_pool_refuses_at_once`), and a pool with enough garbage gives its
-//!    thread time to free it (`tests::space::a_caller_waits_for_garbage_on_a_busy_machine`), and readers time
-//!    to let go of it (`tests::space::a_caller_waits_for_readers_that_keep_garbage`).
+//!    thread time to free it (`tests::space::a_caller_waits_for_garbage_on_a_busy_machine`), and waits for
+//!    the readers that keep it (`tests::space::a_caller_waits_for_readers_that_keep_garbage`).
 //! 3. A caller that waits holds no lock of the engine (assert in debug builds: the ranks of the locks).
 
 use std::time::Duration;
@@ -58,7 +58,7 @@ const OF_A_FULL_POOL: Patience = Patience { gains_max: 20, idle_waits_max: 1 };
 /// it from being freed. Ten seconds without a gain at most.
 const WHERE_GARBAGE_SUFFICES: Patience = Patience { gains_max: 2_000, idle_waits_max: 100 };
 
-/// Waits of `WAIT` for readers that keep what was emptied: as long as a read waits for a device that hangs.
+/// Waits of `WAIT` for readers that keep emptied segments: as long as a read waits for a device that hangs.
 /// No longer, because the caller may be such a reader itself.
 const WAITS_FOR_READERS_MAX: u32 = 20;
 
@@ -179,8 +179,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         enough()
     }
 
-    /// Whether the loop has come to nothing only because readers keep what it has emptied. They go soon: a pin
-    /// lives as long as one read.
+    /// Whether the loop has come to nothing only because readers keep the segments that it has emptied. They
+    /// go soon: a pin lives as long as one read.
     fn waits_for_readers(&self, bytes: u64) -> bool {
         self.log.has_retired() && self.garbage_suffices(bytes)
     }
