@@ -163,7 +163,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 Err(e) if e.is_no_space() => {}
                 other => return other,
             }
-            if !self.demand(bytes) && !(idle_waits < WAITS_FOR_READERS_MAX && self.waits_for_readers(bytes)) {
+            let may_gain =
+                self.demand(bytes) || (idle_waits < WAITS_FOR_READERS_MAX && self.waits_for_readers(bytes));
+            if !may_gain {
                 break;
             }
             if self.reclaim.wait_for_gain(seen, WAIT) {
