@@ -29,9 +29,9 @@ use std::collections::BTreeMap;
 use warpfire_env::Timestamp;
 use warpfire_env::sync::atomic::Ordering;
 use warpfire_format::fs::{
-    CounterId, Dentry, DoorVolume, FileKind, FilesystemRecord, Inode, InodeContent, InodeEdit, Key,
+    CounterId, Dentry, DoorVolume, FileKind, FilesystemRecord, Inode, InodeContent, InodeEdit, Key, KeyKind,
     LIMIT_MAX, PoolRecordId, VOLUME_MAX, VolumeId, VolumeLimits, VolumeOrigin, decode_counter,
-    encode_counter, is_of_volume, local_of, number_from, number_in, volume_of, volume_range,
+    encode_counter, is_of_kind, is_of_volume, local_of, number_from, number_in, volume_of, volume_range,
 };
 use warpfire_meta::{
     Admit, Batch, BatchOp, Direction, KeyRange, ORIGINS_MAX, SUMS, ScanPage, SnapshotStore, Storage,
@@ -278,8 +278,9 @@ impl<E: Storage> Fs<E> {
         let mut added: BTreeMap<VolumeId, [i64; SUMS]> = BTreeMap::new();
         for op in changes.iter() {
             let BatchOp::Merge(key, operand) = op else { continue };
-            // The keys of counters are few, and short.
-            if let Ok(Key::Counter(volume, id)) = Key::decode(key)
+            // A transaction may have changed millions of names: only the keys of counters are decoded.
+            if is_of_kind(key, KeyKind::Counter)
+                && let Ok(Key::Counter(volume, id)) = Key::decode(key)
                 && let Some(sum) = COUNTERS.iter().position(|counter| *counter == id)
             {
                 let added = &mut added.entry(volume).or_default()[sum];

@@ -32,6 +32,7 @@
 //! 6. A view does not outlive the server: a transaction that was open when the server died leaves no trace.
 
 mod announce;
+mod announced_change;
 mod chain;
 mod client;
 mod diff;
@@ -41,11 +42,9 @@ mod jobs;
 mod namespace;
 mod process;
 mod registry;
-mod rollback;
 mod shares;
 mod view_directory;
 mod view_mount;
-mod volume;
 mod wire;
 
 use std::collections::BTreeMap;

@@ -1,35 +1,61 @@
-//! The announced rollback: the kernel's caches are emptied of everything that has changed since the snapshot,
-//! then the tree goes back.
+//! Announced changes of which the parts are known only when they are made: a rollback, and a change of a
+//! volume.
 //!
-//! It is an announced commit (`announce.rs`) of which the changes are known only when it is made. So the
-//! caches are emptied of the changes that a look beforehand finds, and afterwards of those that were written
-//! back.
+//! Each is an announced commit (`announce.rs`). The kernel's caches are emptied of the changes that a look
+//! beforehand finds, and afterwards of those that were made.
 
 use std::collections::BTreeSet;
 
-use warpfire_fs::{FsError, Invalidation, Rollback};
+use warpfire_fs::{FsError, Invalidation, Rollback, VolumeInfo, VolumeOrder};
 use warpfire_meta::{SnapshotStore, Storage};
 
 use super::Views;
 use super::announce::{CachedChanges, ROUNDS_MAX};
 use crate::invalidation_gate::StaleEntries;
 
+/// Called with each cache entry that becomes stale.
+type Changed<'a> = &'a mut dyn FnMut(Invalidation<'_>);
+
 impl<E: Storage + SnapshotStore> Views<E> {
     /// As `Fs::roll_back`. On return the kernel's caches hold nothing that it has changed.
     pub(crate) fn roll_back_announced(&self, name: &[u8], kept_as: &[u8]) -> Result<Rollback, FsError> {
+        self.change_announced(
+            |changed| self.fs.changed_since(name, changed),
+            |changed| self.fs.roll_back(name, kept_as, changed),
+        )
+    }
+
+    /// As `Fs::change_volume`. On return the kernel's caches hold nothing that it has changed: neither the
+    /// name of the door nor the files behind a door that goes.
+    pub(crate) fn change_volume_announced(&self, order: &VolumeOrder<'_>) -> Result<VolumeInfo, FsError> {
+        self.change_announced(
+            |changed| self.fs.visit_door(order, changed),
+            |changed| self.fs.change_volume(order, changed),
+        )
+    }
+
+    /// Makes a change that `look` foresees.
+    fn change_announced<T>(
+        &self,
+        look: impl FnOnce(Changed<'_>) -> Result<(), FsError>,
+        change: impl FnMut(Changed<'_>) -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
         let _one_at_a_time = self.committing.lock();
-        let gate = &self.main.gate;
-        let _announcement = gate.announce();
-        let outcome = self.finish_rollback(name, kept_as);
+        let _announcement = self.main.gate.announce();
+        let outcome = self.finish_change(look, change);
         self.main.changes.mark();
         outcome
     }
 
-    /// Makes the rollback that is announced, and ends the announcement.
-    fn finish_rollback(&self, name: &[u8], kept_as: &[u8]) -> Result<Rollback, FsError> {
+    /// Makes the change that is announced, and ends the announcement.
+    fn finish_change<T>(
+        &self,
+        look: impl FnOnce(Changed<'_>) -> Result<(), FsError>,
+        mut change: impl FnMut(Changed<'_>) -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
         let gate = &self.main.gate;
         let mut before = CachedChanges::default();
-        if let Err(e) = self.fs.changed_since(name, &mut |changed| self.add_cached(changed, &mut before)) {
+        if let Err(e) = look(&mut |changed| self.add_cached(changed, &mut before)) {
             gate.lock_exclusive().finish();
             return Err(e);
         }
@@ -52,8 +78,7 @@ impl<E: Storage + SnapshotStore> Views<E> {
                 }
             };
             let mut after = CachedChanges::default();
-            let outcome =
-                self.fs.roll_back(name, kept_as, &mut |changed| self.add_cached(changed, &mut after));
+            let outcome = change(&mut |changed| self.add_cached(changed, &mut after));
             match &outcome {
                 Ok(_) => exclusive.finish_with(pages),
                 Err(_) => exclusive.finish(),
@@ -68,7 +93,7 @@ impl<E: Storage + SnapshotStore> Views<E> {
     }
 
     /// Adds what the kernel may have cached.
-    pub(super) fn add_cached(&self, changed: Invalidation<'_>, cached: &mut CachedChanges) {
+    fn add_cached(&self, changed: Invalidation<'_>, cached: &mut CachedChanges) {
         match changed {
             Invalidation::Name(dir, name) => {
                 if self.main.nodes.get(dir).is_some() {
