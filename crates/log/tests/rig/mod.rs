@@ -5,6 +5,7 @@
 
 #![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses its own part of the rig")]
 
+pub mod filled;
 pub mod hooked;
 
 use std::collections::{BTreeMap, HashMap};
