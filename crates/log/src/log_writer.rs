@@ -539,5 +539,11 @@ mod tests {
         let longest = (0..room_bytes).step_by(4096).take_while(|bytes| takes(*bytes)).last();
         let longest = longest.expect("an empty group fits");
         assert!(longest + EDIT_MAX_BYTES < room_bytes, "the next segment is announced behind it");
+        // Stripes may end with an eighth of the group unused, and with an eighth of the last one.
+        let needed_bytes = |bytes: usize| bytes + bytes / 8 + stripe_bytes / 8 + EDIT_MAX_BYTES;
+        assert!(
+            needed_bytes(longest) < room_bytes && needed_bytes(longest + 4096) >= room_bytes,
+            "{longest}"
+        );
     }
 }

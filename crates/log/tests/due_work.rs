@@ -49,11 +49,12 @@ fn shared(filled: &[&Filled]) -> DeviceIndex {
 
 /// Makes a block of the segment's column on this device rot, and lets the scrub find it.
 fn rot(world: &SimWorld, log: &Log, device: DeviceIndex, segment: SegmentId) {
-    let sim = &world.sims()[usize::from(device.0)];
-    let last = (2 * rig::ZONE_BYTES..rig::ZONES * rig::ZONE_BYTES).step_by(4096);
-    let held: Vec<u64> =
-        last.filter(|at| sim.peek(*at, 4096).iter().filter(|b| **b != 0).count() > 4000).collect();
-    for at in held {
+    let whole = |at: &u64| {
+        let held = world.sims()[usize::from(device.0)].peek(*at, 4096);
+        held.iter().filter(|byte| **byte != 0).count() > 4000
+    };
+    for at in (2 * rig::ZONE_BYTES..rig::ZONES * rig::ZONE_BYTES).step_by(4096).filter(whole) {
+        let sim = &world.sims()[usize::from(device.0)];
         let before = sim.peek(at, 4096);
         sim.poke(at, &[0xA5; 4096]);
         let after = SegmentId::new(segment.get() - 1);
@@ -303,4 +304,61 @@ fn without_room_beside_the_reserve_the_missing_bytes_are_named() {
     assert!(!log.has_due_work());
     assert_eq!(mend(&log), None);
     drop(world);
+}
+
+/// A column that has moved moves again when its next device leaves.
+#[test]
+fn a_segment_is_mended_as_often_as_a_device_of_it_leaves() {
+    let (_world, log) = create(shape(2, 1, 5));
+    let filled = Filled::new(&log, Stream::Large, 5);
+    for device in filled.devices.iter().take(2) {
+        log.pool().set_leaving(*device, true).expect("three devices stay");
+        assert_eq!(mend(&log), Some((filled.column_bytes, filled.column_bytes)));
+        assert_eq!(mend(&log), None);
+    }
+    checkpoint(&log);
+    assert!(filled.devices.iter().take(2).all(|device| log.segments_on(*device) == 0));
+    assert_eq!(log.damaged().expect("nothing fails"), []);
+}
+
+/// More columns rot than parity covers: the segment is tried once, and left to cleaning.
+#[test]
+fn a_segment_that_cannot_be_mended_is_cleaned_until_the_devices_change() {
+    let (world, log) = create(SPARE);
+    let filled = Filled::new(&log, Stream::Large, 5);
+    let segment = filled.slice.segment;
+    let mut devices = filled.devices.iter();
+    let (first, second) = (devices.next().expect("three"), devices.next().expect("three"));
+    rot(&world, &log, *first, segment);
+    rot(&world, &log, *second, segment);
+    assert_eq!(mend(&log), Some((3 * filled.column_bytes, 0)), "it was read, and nothing was written");
+    assert_eq!(mend(&log), None);
+    assert_eq!(log.damaged().expect("nothing fails"), [segment]);
+    assert_eq!(log.due_work(), due(DueReason::Risk, 0, 1, 2 * filled.column_bytes), "it found both columns");
+}
+
+/// The columns of lost devices may take the space that is kept free for them.
+#[test]
+fn the_spare_space_is_room_for_the_columns_of_a_lost_device() {
+    let (world, log) = create(SPARE);
+    let wish = warpfire_pool::Tuning { spare_space: 1, ..log.pool().tuning() };
+    log.tune(wish).expect("there is room");
+    let mut filled = Vec::new();
+    let is_full = |log: &Log| {
+        let space = log.space();
+        space.free_bytes < space.reserve_bytes + log.segment_bytes()
+    };
+    while !is_full(&log) {
+        filled.push(Filled::new(&log, Stream::Large, 31));
+    }
+    let device = shared(&[&filled[0]]);
+    lose(&world, &log, device);
+    log.vacate(BTreeSet::from([device]));
+    let kept_bytes = log.pool().bytes_kept_for_lost();
+    assert!(kept_bytes > log.segment_bytes(), "{kept_bytes}");
+    assert_eq!(log.due_work().blocked, None);
+    assert!(log.has_due_work());
+    let costs: Vec<_> = std::iter::from_fn(|| mend(&log)).collect();
+    assert_eq!(costs.len(), filled.iter().filter(|one| one.devices.contains(&device)).count());
+    assert_eq!(log.due_work(), DueWork::default());
 }

@@ -189,3 +189,58 @@ fn a_spare_segment_does_not_keep_a_device_in_the_pool() {
     assert!(rig.state_log.segments() < before, "the others stay: {before} before");
     rig.pool.remove_device(device).expect("no segment is on it");
 }
+
+impl Rig {
+    /// Makes room for so many bytes behind the chain. Returns the number of segments for them, if there are
+    /// enough.
+    fn make_room(&mut self, bytes: u64) -> Option<usize> {
+        let next_id = || {
+            self.next_id += 1;
+            SegmentId::new(self.next_id - 1).expect("counts from 2")
+        };
+        let bytes = usize::try_from(bytes).expect("a small number");
+        let has_room = self.state_log.make_room(&self.pool, bytes, next_id).expect("nothing fails");
+        has_room.then_some(self.state_log.spares.len())
+    }
+}
+
+#[test]
+fn room_is_made_for_the_bytes_that_the_present_segment_does_not_take() {
+    let mut rig = Rig::new(1, 1);
+    assert!(rig.state_log.current.is_none(), "the state is in the root");
+    let segment_bytes = rig.pool.geometry(SegmentKind::Mirror).segment_payload_bytes;
+    assert_eq!(rig.make_room(0), Some(0));
+    assert_eq!(rig.make_room(1), Some(1));
+    assert_eq!(rig.make_room(segment_bytes), Some(1));
+    assert_eq!(rig.make_room(segment_bytes + 1), Some(2));
+    assert_eq!(rig.make_room(3 * segment_bytes), Some(3));
+    assert_eq!(rig.make_room(1), Some(3), "those that are there stay");
+    // The first of them becomes the end of the chain.
+    rig.state_log.append(&[7; 100_000]).expect("nothing fails");
+    let open_bytes = rig.state_log.current.as_ref().expect("the chain has an end").remaining_bytes();
+    assert!(open_bytes + 100_000 <= segment_bytes);
+    assert_eq!(rig.make_room(open_bytes + 2 * segment_bytes), Some(2));
+    assert_eq!(rig.make_room(open_bytes + 2 * segment_bytes + 1), Some(3));
+}
+
+/// The chain leaves the segments of the commit log, and the zones of a table and of a victim.
+#[test]
+fn the_chain_leaves_the_segments_that_free_others() {
+    let mut rig = Rig::new(1, 1);
+    let segment_bytes = rig.pool.geometry(SegmentKind::Mirror).segment_payload_bytes;
+    assert_eq!(rig.make_room(segment_bytes), Some(1));
+    // A table and a victim take two mirrors each, with three columns.
+    let kept = LOG_RESERVE_SEGMENTS + 4;
+    let free = |rig: &Rig| rig.pool.free_segments(SegmentKind::Mirror);
+    while free(&rig) > kept + 2 {
+        let id = SegmentId::new(100_000 + free(&rig)).expect("not zero");
+        rig.pool.allocate(id, SegmentStream::CommitLog).expect("there is room");
+    }
+    assert_eq!(free(&rig), kept + 2);
+    assert_eq!(rig.make_room(4 * segment_bytes), None, "three more are missing");
+    assert_eq!((rig.state_log.spares.len(), free(&rig)), (1, kept + 2), "none was taken");
+    assert_eq!(rig.make_room(3 * segment_bytes), Some(3));
+    assert_eq!(free(&rig), kept);
+    assert_eq!(rig.make_room(3 * segment_bytes), Some(3), "no more are needed");
+    assert_eq!(rig.make_room(3 * segment_bytes + 1), None);
+}
