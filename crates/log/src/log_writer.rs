@@ -20,8 +20,12 @@
 //!    `tests/full.rs: a_pool_whose_log_took_the_last_segment_opens_and_can_be_emptied`).
 //! 8. After a sealed end, no group is written before a root names the next segment (assert in `roll`:
 //!    announced).
-//! 9. A copy of a root lies in a stripe of its own, behind the groups that the root has. It is in no group:
-//!    recovery passes over it (`recover/walk.rs`).
+//! 9. A copy of a root lies whole in a stripe of its own, behind the groups that the root has
+//!    (`make_room_for_root` refuses a longer one). It is in no group: recovery passes over it
+//!    (`recover/walk.rs`).
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -279,8 +283,8 @@ impl LogWriter {
         self.end_stripe()
     }
 
-    /// Makes room for a copy of a root of at most `bytes`. `false` if there is none beside the segments that
-    /// a full pool needs to free others.
+    /// Makes room for a copy of a root of at most `bytes`. `false` if no stripe holds so many, or if there is
+    /// no room beside the segments that a full pool needs to free others.
     pub(crate) fn make_room_for_root(
         &mut self,
         pool: &Pool,
@@ -288,7 +292,7 @@ impl LogWriter {
         next_id: impl FnMut() -> SegmentId,
     ) -> Result<bool, PoolError> {
         let bytes = bytes + FRAME_HEAD_BYTES;
-        let largest = pool.geometry(SegmentKind::Mirror).segment_payload_bytes;
+        let largest = pool.geometry(SegmentKind::Mirror).stripe_payload_bytes as u64;
         if self.is_at_sealed_end() || !fits_stripe(largest, bytes) {
             return Ok(false);
         }
@@ -503,47 +507,4 @@ fn allocate_log(pool: &Pool, mut next_id: impl FnMut() -> SegmentId) -> Result<S
         return Err(PoolError::NoSpace);
     }
     pool.allocate(next_id(), SegmentStream::CommitLog)
-}
-
-#[cfg(test)]
-mod tests {
-    use warpfire_env::Timestamp;
-    use warpfire_pool::CreateOptions;
-    use warpfire_sim_env::{DeviceSpec, SimWorld};
-
-    use super::*;
-
-    /// A group is in several stripes here, so a mistake about its length is more than the rest of a stripe.
-    #[test]
-    fn a_group_that_the_last_segment_does_not_take_is_refused_where_no_other_is_free() {
-        let world = SimWorld::of(1, 1, &DeviceSpec::append_only("flash", 64 << 20));
-        let options = CreateOptions { data: 1, parity: 0, zone_bytes: Some(4 << 20), force: false };
-        let pool = Pool::create(world.devices(), &options, &*world.random(), Timestamp::default())
-            .expect("a blank device takes a pool");
-        let mut ids = (1..).map(|n| SegmentId::new(n).expect("it counts from 1"));
-        let mut next_id = || ids.next().expect("there are enough numbers");
-        let current = allocate_log(&pool, &mut next_id).expect("the pool is empty");
-        let others: Vec<_> = std::iter::from_fn(|| allocate_log(&pool, &mut next_id).ok()).collect();
-        let origin = LogOrigin { sequence: 0, barrier: 0, checkpoint: 0, next: LogPos(1) };
-        let mut log = LogWriter::new(VecDeque::new(), current, origin);
-        let room_bytes = usize::try_from(log.current.remaining_bytes()).expect("a zone fits memory");
-        let stripe_bytes = log.current.next_stripe_capacity();
-        assert!(!others.is_empty() && room_bytes > 3 * stripe_bytes, "{room_bytes} in {stripe_bytes}");
-        let mut takes = |bytes| match log.make_room(&pool, bytes, &mut next_id) {
-            Ok(()) => true,
-            Err(PoolError::NoSpace) => false,
-            Err(e) => panic!("{e}"),
-        };
-        assert!(takes(room_bytes / 2));
-        assert!(!takes(room_bytes) && !takes(room_bytes + 1), "nothing is left for its barrier");
-        let longest = (0..room_bytes).step_by(4096).take_while(|bytes| takes(*bytes)).last();
-        let longest = longest.expect("an empty group fits");
-        assert!(longest + EDIT_MAX_BYTES < room_bytes, "the next segment is announced behind it");
-        // Stripes may end with an eighth of the group unused, and with an eighth of the last one.
-        let needed_bytes = |bytes: usize| bytes + bytes / 8 + stripe_bytes / 8 + EDIT_MAX_BYTES;
-        assert!(
-            needed_bytes(longest) < room_bytes && needed_bytes(longest + 4096) >= room_bytes,
-            "{longest}"
-        );
-    }
 }

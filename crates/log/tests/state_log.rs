@@ -194,3 +194,20 @@ fn a_state_log_that_misses_a_write_is_whole_again_when_the_device_is_back() {
         assert_eq!(recovered.state, state, "device {away} alone");
     }
 }
+
+/// The log ended the process in the first checkpoint of such a state.
+#[test]
+fn a_root_longer_than_a_stripe_of_the_commit_log_has_no_copy_and_comes_back() {
+    for (state_bytes, copies) in [(900_000, 1), (2_000_000, 0)] {
+        let world = SimWorld::of(1, 1, &DeviceSpec::append_only("flash", 256 << 20));
+        let log = create(&world, 16 << 20).with_state_tail_bytes(3_000_000);
+        let state = content(1, state_bytes);
+        let before = world.sims()[0].counters().written_bytes;
+        log.checkpoint(&state, log.position()).expect("nothing fails");
+        let written_bytes = world.sims()[0].counters().written_bytes - before;
+        assert_eq!(written_bytes / state_bytes as u64, 1 + copies, "the root, and its copies");
+        drop(log);
+        let (_, recovered) = open(&world).expect("it opens");
+        assert!(recovered.state == state, "the state comes back");
+    }
+}

@@ -279,7 +279,7 @@ impl Log {
         match self.pool.root_copy(Some(&payload)).filter(|copy| has_room && copy.len() <= copy_bytes) {
             Some(copy) => log_writer.write_root_copy(&copy).map_err(failed)?,
             None => {
-                tracing::debug!(name: "root_without_copy", "the commit log has no room for a copy of the root")
+                tracing::debug!(name: "root_without_copy", "the commit log does not take a copy of the root")
             }
         }
         self.pool.write_root(&payload).map_err(failed)?;

@@ -1,0 +1,68 @@
+use warpfire_env::Timestamp;
+use warpfire_pool::CreateOptions;
+use warpfire_sim_env::{DeviceSpec, SimWorld};
+
+use super::*;
+
+/// A new log in a pool on one device, and the next id of a segment.
+fn new_log(device_bytes: u64, zone_bytes: u64) -> (Pool, LogWriter, impl FnMut() -> SegmentId) {
+    let world = SimWorld::of(1, 1, &DeviceSpec::append_only("flash", device_bytes));
+    let options = CreateOptions { data: 1, parity: 0, zone_bytes: Some(zone_bytes), force: false };
+    let pool = Pool::create(world.devices(), &options, &*world.random(), Timestamp::default())
+        .expect("a blank device takes a pool");
+    let mut ids = (1..).map(|n| SegmentId::new(n).expect("it counts from 1"));
+    let mut next_id = move || ids.next().expect("there are enough numbers");
+    let current = allocate_log(&pool, &mut next_id).expect("the pool is empty");
+    let origin = LogOrigin { sequence: 0, barrier: 0, checkpoint: 0, next: LogPos(1) };
+    (pool, LogWriter::new(VecDeque::new(), current, origin), next_id)
+}
+
+/// A group is in several stripes here, so a mistake about its length is more than the rest of a stripe.
+#[test]
+fn a_group_that_the_last_segment_does_not_take_is_refused_where_no_other_is_free() {
+    let (pool, mut log, mut next_id) = new_log(64 << 20, 4 << 20);
+    let others: Vec<_> = std::iter::from_fn(|| allocate_log(&pool, &mut next_id).ok()).collect();
+    let room_bytes = usize::try_from(log.current.remaining_bytes()).expect("a zone fits memory");
+    let stripe_bytes = log.current.next_stripe_capacity();
+    assert!(!others.is_empty() && room_bytes > 3 * stripe_bytes, "{room_bytes} in {stripe_bytes}");
+    let mut takes = |bytes| match log.make_room(&pool, bytes, &mut next_id) {
+        Ok(()) => true,
+        Err(PoolError::NoSpace) => false,
+        Err(e) => panic!("{e}"),
+    };
+    assert!(takes(room_bytes / 2));
+    assert!(!takes(room_bytes) && !takes(room_bytes + 1), "nothing is left for its barrier");
+    let longest = (0..room_bytes).step_by(4096).take_while(|bytes| takes(*bytes)).last();
+    let longest = longest.expect("an empty group fits");
+    assert!(longest + EDIT_MAX_BYTES < room_bytes, "the next segment is announced behind it");
+    // Stripes may end with an eighth of the group unused, and with an eighth of the last one.
+    let needed_bytes = |bytes: usize| bytes + bytes / 8 + stripe_bytes / 8 + EDIT_MAX_BYTES;
+    assert!(needed_bytes(longest) < room_bytes && needed_bytes(longest + 4096) >= room_bytes, "{longest}");
+}
+
+/// A copy is one frame, and a frame lies in one stripe. The log took each copy that a segment holds, and
+/// ended the process where it was longer than a stripe of the segment.
+#[test]
+fn a_copy_of_a_root_is_written_where_a_stripe_holds_it_and_refused_where_none_does() {
+    let (pool, mut log, mut next_id) = new_log(256 << 20, 16 << 20);
+    let stripe_bytes = pool.geometry(SegmentKind::Mirror).stripe_payload_bytes;
+    let copy = |payload_bytes: usize| {
+        pool.root_copy(Some(&vec![7; payload_bytes])).expect("a root zone holds so many bytes")
+    };
+    let beside_bytes = copy(0).len();
+    // The frame's head, and before it the announcement of the next segment.
+    let longest = stripe_bytes - FRAME_HEAD_BYTES - EDIT_MAX_BYTES;
+    let mut written = 0;
+    for copy_bytes in [beside_bytes, longest, longest, longest + 1, stripe_bytes, 2 * stripe_bytes] {
+        let copy = copy(copy_bytes - beside_bytes);
+        assert_eq!(copy.len(), copy_bytes);
+        let has_room = log.make_room_for_root(&pool, copy_bytes, &mut next_id).expect("nothing fails");
+        assert_eq!(has_room, copy_bytes <= longest, "{copy_bytes} bytes");
+        if has_room {
+            log.write_root_copy(&copy).expect("nothing fails");
+            written += 1;
+            assert_eq!(log.sequence(), written, "each copy is one stripe");
+        }
+    }
+    assert_eq!(written, 3);
+}
