@@ -383,6 +383,21 @@ mod tests {
         assert_eq!(spare_after(3, false).0, 1);
     }
 
+    /// It waits for stripes, and submits nothing while there are none.
+    #[test]
+    fn an_idle_writer_thread_drives_nothing() {
+        let pins = Arc::new(Pins::new());
+        let write_queue =
+            Arc::new(WriteQueue::new(Arc::new(RankedMutex::new(SegmentTable::default())), pins));
+        let thread = WriterThread::start(&write_queue).expect("a thread starts");
+        let drives = || {
+            warpfire_env::sync::thread::yield_now();
+            write_queue.queue.lock().has_driver
+        };
+        assert!(!(0..20_000).any(|_| drives()));
+        drop(thread);
+    }
+
     #[test]
     fn stripes_are_submitted_together_up_to_a_limit_and_a_longer_one_alone() {
         let len = |lens: &[usize]| submission_len(lens.iter().copied());

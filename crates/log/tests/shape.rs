@@ -184,3 +184,18 @@ fn live_bytes_are_counted_by_the_losses_and_by_the_shape_of_their_segments() {
         assert_eq!(log.guarantees(), [guarantee(None, one_bytes), guarantee(Some(0), two_bytes)]);
     }
 }
+
+/// The pool counts from the first segment that is made after the wish. With a device less, that one is
+/// narrower than the pool wishes.
+#[test]
+fn the_first_segment_after_a_wish_is_not_converted_whatever_its_shape() {
+    let (world, log) = create();
+    tune(&log, 4, 2, true);
+    rig::filled::lose(&world, &log, DeviceIndex(5));
+    let slices = log.append(Stream::Large, &content(1, 50_000)).expect("there is room");
+    assert_eq!(log.pool().wishes().shape_since, slices[0].segment.get());
+    log.seal_all().expect("nothing fails");
+    assert_eq!(log.other_shapes(4, 2), OtherShapes { segments: 1, live_bytes: 50_000 });
+    assert_eq!(log.due_work(), DueWork::default());
+    assert_eq!(damaged(&log), []);
+}

@@ -2,6 +2,7 @@
 
 mod rig;
 
+use rig::filled::Filled;
 use rig::{Client, SHAPES, ZONES, content};
 use warpfire_log::{Admit, CensusNeed, CountedSegment, LogError, LogStore, Stream};
 use warpfire_sim_env::SimRandom;
@@ -74,6 +75,17 @@ fn a_census_finds_the_garbage_beside_bytes_with_two_names() {
     });
     log.end_census(&counted.collect::<Vec<_>>());
     assert_eq!(log.space().live_bytes, len_bytes);
+}
+
+/// The names that are left may all be of the same bytes, or of others.
+#[test]
+fn bytes_that_a_census_may_find_to_be_garbage_are_unsure() {
+    let (_world, log) = (SHAPES[0].world(6), SHAPES[0].create(&SHAPES[0].world(6)).unwrap());
+    let filled = Filled::new(&log, Stream::Large, 31);
+    assert_eq!((log.space().live_bytes, log.space().unsure_bytes), (filled.len_bytes(), 0));
+    log.retain(filled.slice);
+    log.release(filled.slice.segment, 50_000);
+    assert_eq!((log.space().live_bytes, log.space().unsure_bytes), (filled.len_bytes(), 50_000));
 }
 
 /// Two segments each for deletions, tables and cleaning, and three for the commit log.

@@ -211,3 +211,22 @@ fn a_root_longer_than_a_stripe_of_the_commit_log_has_no_copy_and_comes_back() {
         assert!(recovered.state == state, "the state comes back");
     }
 }
+
+/// The log knows how long a state is that it has opened. So it does not write the chain anew.
+#[test]
+fn a_change_of_a_long_state_is_written_alone_after_an_opening() {
+    let world = SimWorld::of(1, 1, &DeviceSpec::append_only("flash", 256 << 20));
+    let log = create(&world, 16 << 20);
+    let state = content(1, 2_000_000);
+    log.checkpoint(&state, log.position()).expect("nothing fails");
+    drop(log);
+    let (log, _) = open(&world).expect("it opens");
+    let longer = [state, content(2, 50_000)].concat();
+    let before = world.sims()[0].counters().written_bytes;
+    log.checkpoint(&longer, log.position()).expect("nothing fails");
+    let written_bytes = world.sims()[0].counters().written_bytes - before;
+    assert!((50_000..100_000).contains(&written_bytes), "{written_bytes} for 50,000");
+    drop(log);
+    let (_, recovered) = open(&world).expect("it opens");
+    assert!(recovered.state == longer, "the state comes back");
+}

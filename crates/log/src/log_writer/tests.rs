@@ -3,6 +3,7 @@ use warpfire_pool::CreateOptions;
 use warpfire_sim_env::{DeviceSpec, SimWorld};
 
 use super::*;
+use crate::pending::PendingRecords;
 
 /// A new log in a pool on one device, and the next id of a segment.
 fn new_log(device_bytes: u64, zone_bytes: u64) -> (Pool, LogWriter, impl FnMut() -> SegmentId) {
@@ -13,7 +14,7 @@ fn new_log(device_bytes: u64, zone_bytes: u64) -> (Pool, LogWriter, impl FnMut()
     let mut ids = (1..).map(|n| SegmentId::new(n).expect("it counts from 1"));
     let mut next_id = move || ids.next().expect("there are enough numbers");
     let current = allocate_log(&pool, &mut next_id).expect("the pool is empty");
-    let origin = LogOrigin { sequence: 0, barrier: 0, checkpoint: 0, next: LogPos(1) };
+    let origin = LogOrigin { sequence: 0, barrier: 0, checkpoint: 1, next: LogPos(1) };
     (pool, LogWriter::new(VecDeque::new(), current, origin), next_id)
 }
 
@@ -65,4 +66,23 @@ fn a_copy_of_a_root_is_written_where_a_stripe_holds_it_and_refused_where_none_do
         }
     }
     assert_eq!(written, 3);
+}
+
+/// The log is in several segments here, each in many stripes.
+#[test]
+fn a_root_has_room_for_every_segment_of_the_log() {
+    let (pool, mut log, mut next_id) = new_log(64 << 20, 1 << 20);
+    let mut pending = PendingRecords::new(LogPos(1));
+    while log.past.len() < 5 {
+        pending.push(&[7; 100_000], false);
+        log.make_room(&pool, pending.bytes(), &mut next_id).expect("there is room");
+        log.write_group(&pending.take(), &[]).expect("nothing fails");
+    }
+    log.make_room(&pool, 0, &mut next_id).expect("there is room");
+    let log_chain = log.log_chain(LogPos(1));
+    assert_eq!(log_chain.chain.len(), 7, "five of the past, one with the end, one announced");
+    let mut encoded = Vec::new();
+    log_chain.chain.iter().for_each(|descriptor| descriptor.encode(&mut encoded));
+    let (least, most) = (128 + encoded.len(), log.root_bytes_max());
+    assert!(least <= most && most < 2 * least + EDIT_MAX_BYTES, "{least} bytes, {most} at most");
 }

@@ -141,9 +141,9 @@ impl StateLog {
         self.past.iter().cloned().chain(self.current.iter().map(SegmentWriter::descriptor)).collect()
     }
 
-    /// Segments in use, spares too.
+    /// Segments of the chain, and spares for it. Between two checkpoints no others are in use.
     pub(crate) fn segments(&self) -> usize {
-        self.past.len() + usize::from(self.current.is_some()) + self.spares.len() + self.replaced.len()
+        self.past.len() + usize::from(self.current.is_some()) + self.spares.len()
     }
 
     /// Adds changes of the segment table to the state.

@@ -244,3 +244,19 @@ fn the_chain_leaves_the_segments_that_free_others() {
     assert_eq!(rig.make_room(3 * segment_bytes), Some(3), "no more are needed");
     assert_eq!(rig.make_room(3 * segment_bytes + 1), None);
 }
+
+#[test]
+fn a_root_has_room_for_every_segment_of_the_chain() {
+    let mut rig = Rig::new(1, 1);
+    assert_eq!((rig.state_log.chain_bytes_max(), rig.state_log.segments()), (0, 0));
+    let segment_bytes = rig.pool.geometry(SegmentKind::Mirror).segment_payload_bytes;
+    assert_eq!(rig.make_room(4 * segment_bytes), Some(4));
+    assert_eq!((rig.state_log.chain_bytes_max(), rig.state_log.segments()), (0, 4));
+    let bytes = usize::try_from(2 * segment_bytes).expect("a small number") + 1;
+    rig.state_log.append(&vec![7; bytes]).expect("nothing fails");
+    assert_eq!((rig.state_log.chain().len(), rig.state_log.segments()), (3, 4), "one is spare");
+    let mut encoded = Vec::new();
+    rig.state_log.chain().iter().for_each(|descriptor| descriptor.encode(&mut encoded));
+    let most = rig.state_log.chain_bytes_max();
+    assert!(encoded.len() <= most && most < 2 * encoded.len(), "{} bytes, {most} at most", encoded.len());
+}
