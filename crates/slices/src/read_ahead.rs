@@ -143,6 +143,18 @@ impl ReadAhead {
         log.read(slice, buf)
     }
 
+    /// Whether the cached chunks have a slice, so that `read` asks no device for it.
+    #[must_use]
+    pub fn holds(&self, slice: SlicePtr) -> bool {
+        let end = slice.offset_bytes + u64::from(slice.len_bytes);
+        slice.len_bytes as usize <= SHORT_BYTES_MAX
+            && (slice.offset_bytes / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)).all(|number| {
+                let used_bytes = (end - number * CHUNK_BYTES).min(CHUNK_BYTES);
+                let chunk = self.chunks.peek(&(slice.segment, number));
+                chunk.is_some_and(|chunk| chunk.len() as u64 >= used_bytes)
+            })
+    }
+
     /// Whether this read continues a chain of near reads. It does not wait for the lock: threads that read at
     /// random would only wait for each other.
     fn is_near(&self, slice: SlicePtr, len_bytes: u64) -> bool {
@@ -258,6 +270,27 @@ mod tests {
         }
         let read = log.counters().read_bytes - before;
         assert!(read <= 1_000_000 + 100_000, "{read} bytes are more than each chunk once and the reads");
+    }
+
+    #[test]
+    fn slices_in_cached_chunks_are_held_and_others_are_not() {
+        let (log, segment, bytes) = filled(300_000);
+        let ahead = ReadAhead::new(64 << 20);
+        let holds =
+            |offset_bytes: u64, len_bytes: u32| ahead.holds(SlicePtr { segment, offset_bytes, len_bytes });
+        assert!(!holds(0, 100), "nothing has been read");
+        for at in [0, 100, 200] {
+            check(&ahead, &log, segment, &bytes, at, 100);
+        }
+        assert!(holds(0, 100) && holds(CHUNK_BYTES - 100, 100) && holds(5000, SHORT_BYTES_MAX as u32));
+        assert!(!holds(CHUNK_BYTES - 100, 101) && !holds(CHUNK_BYTES, 100), "the next chunk");
+        assert!(!holds(5000, SHORT_BYTES_MAX as u32 + 1), "a long read takes no chunk");
+        for at in [290_000, 290_100, 290_200] {
+            check(&ahead, &log, segment, &bytes, at, 100);
+        }
+        assert!(holds(CHUNK_BYTES - 100, 101) && holds(299_900, 100));
+        let more = log.append(Stream::Small, &[1; 1000]).unwrap();
+        assert!(!ahead.holds(more[0]) && !holds(299_900, 101), "appended since");
     }
 
     #[test]

@@ -135,13 +135,35 @@ impl BundleBuilder {
     }
 }
 
+/// Bundles from one restart to the next. A search decodes at most so many.
+const RESTART_INTERVAL: usize = 8;
+
+/// An entry at which decoding can begin.
+#[derive(Debug)]
+struct Restart {
+    /// Where the entry starts in the bytes of the index.
+    start: u32,
+    before: Before,
+}
+
+/// Where the parts of a data block end in an index.
+#[derive(Clone, Copy, Debug, Default)]
+struct BlockEnd {
+    bytes: u32,
+    entries: u32,
+    restarts: u32,
+}
+
 /// A verified bundle block.
 #[derive(Debug)]
 pub struct BundleIndex {
     /// The entries of all data blocks.
     bytes: Vec<u8>,
-    /// Where the entries of each data block end in `bytes`.
-    ends: Vec<u32>,
+    /// The fingerprint of each entry.
+    fingerprints: Vec<u16>,
+    /// The first of each `RESTART_INTERVAL` entries of a data block.
+    restarts: Vec<Restart>,
+    ends: Vec<BlockEnd>,
 }
 
 impl BundleIndex {
@@ -156,30 +178,74 @@ impl BundleIndex {
         if blocks == 0 || blocks > reader.rest().len() {
             return Err(BAD_BUNDLES);
         }
-        let mut index =
-            BundleIndex { bytes: Vec::with_capacity(reader.rest().len()), ends: Vec::with_capacity(blocks) };
+        let mut index = BundleIndex {
+            bytes: Vec::with_capacity(reader.rest().len()),
+            fingerprints: Vec::new(),
+            restarts: Vec::new(),
+            ends: Vec::with_capacity(blocks),
+        };
         for _ in 0..blocks {
             let len = reader.varint32()? as usize;
-            let entries = reader.bytes(len)?;
-            let mut rest = Reader::new(entries, &BUNDLE_FIELDS);
-            let mut before = Before::default();
-            while !rest.rest().is_empty() {
-                take_entry(&mut rest, &mut before)?;
-            }
-            index.bytes.extend_from_slice(entries);
-            index.ends.push(u32::try_from(index.bytes.len()).map_err(|_| BAD_BUNDLES)?);
+            index.add_block(reader.bytes(len)?)?;
         }
         reader.end()?;
+        index.fingerprints.shrink_to_fit();
+        index.restarts.shrink_to_fit();
         Ok(index)
+    }
+
+    /// Adds the entries of the next data block.
+    fn add_block(&mut self, entries: &[u8]) -> Result<(), Corrupt> {
+        let fits = |len: usize| u32::try_from(len).map_err(|_| BAD_BUNDLES);
+        let mut rest = Reader::new(entries, &BUNDLE_FIELDS);
+        let mut before = Before::default();
+        let mut number = 0usize;
+        while !rest.rest().is_empty() {
+            if number.is_multiple_of(RESTART_INTERVAL) {
+                let start = fits(self.bytes.len() + entries.len() - rest.rest().len())?;
+                self.restarts.push(Restart { start, before });
+            }
+            self.fingerprints.push(take_entry(&mut rest, &mut before)?.fingerprint);
+            number += 1;
+        }
+        self.bytes.extend_from_slice(entries);
+        self.ends.push(BlockEnd {
+            bytes: fits(self.bytes.len())?,
+            entries: fits(self.fingerprints.len())?,
+            restarts: fits(self.restarts.len())?,
+        });
+        Ok(())
     }
 
     /// The bundles of the records of a data block, in the order of the records.
     pub fn of_block(&self, block: usize) -> impl Iterator<Item = BundleEntry> {
-        let start = block.checked_sub(1).and_then(|before| self.ends.get(before)).map_or(0, |end| *end);
-        let end = self.ends.get(block).map_or(start, |end| *end);
-        let entries = self.bytes.get(start as usize..end as usize).unwrap_or_default();
-        let mut rest = Reader::new(entries, &BUNDLE_FIELDS);
-        let mut before = Before::default();
+        let (start, end) = self.bounds(block);
+        self.entries(start.bytes, end.bytes, Before::default())
+    }
+
+    /// The bundles of a data block whose keys may have this hash. It decodes few of the others.
+    pub fn find(&self, block: usize, hash: u64) -> impl Iterator<Item = BundleEntry> {
+        let (start, end) = self.bounds(block);
+        let fingerprints = &self.fingerprints[start.entries as usize..end.entries as usize];
+        let restarts = &self.restarts[start.restarts as usize..end.restarts as usize];
+        let wanted = fingerprint(hash);
+        let numbers = fingerprints.iter().enumerate().filter(move |(_, found)| **found == wanted);
+        numbers.filter_map(move |(number, _)| {
+            let restart = &restarts[number / RESTART_INTERVAL];
+            self.entries(restart.start, end.bytes, restart.before).nth(number % RESTART_INTERVAL)
+        })
+    }
+
+    /// Where the parts of a data block start and end. A block that the index lacks has empty parts.
+    fn bounds(&self, block: usize) -> (BlockEnd, BlockEnd) {
+        let start =
+            block.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or_default();
+        (start, self.ends.get(block).copied().unwrap_or(start))
+    }
+
+    /// The entries in a range of the bytes.
+    fn entries(&self, start: u32, end: u32, mut before: Before) -> impl Iterator<Item = BundleEntry> {
+        let mut rest = Reader::new(&self.bytes[start as usize..end as usize], &BUNDLE_FIELDS);
         // All entries decode: `decode` has seen them.
         std::iter::from_fn(move || take_entry(&mut rest, &mut before).ok())
     }
@@ -193,7 +259,10 @@ impl BundleIndex {
     /// Memory of the decoded block, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.ends.capacity() * 4
+        self.bytes.capacity()
+            + self.fingerprints.capacity() * size_of::<u16>()
+            + self.restarts.capacity() * size_of::<Restart>()
+            + self.ends.capacity() * size_of::<BlockEnd>()
     }
 }
 
@@ -253,6 +322,27 @@ mod tests {
     }
 
     #[test]
+    fn a_search_finds_each_bundle_of_its_data_block_alone() {
+        let mut builder = BundleBuilder::default();
+        for block in 0..3u64 {
+            for n in 0..20u64 {
+                builder.add(n as usize * 2, n, &bundle(block + 1, n * 100, 100, b""));
+            }
+            builder.end_block();
+        }
+        let mut block = Vec::new();
+        builder.finish(&mut block);
+        let index = BundleIndex::decode(&block).unwrap();
+        for (block, n) in (0..3u64).flat_map(|block| (0..20u64).map(move |n| (block, n))) {
+            let found: Vec<_> =
+                index.find(block as usize, n | 0xabc_0000).map(|e| (e.entry, e.bundle)).collect();
+            assert_eq!(found, [(n as usize * 2, bundle(block + 1, n * 100, 100, b""))]);
+        }
+        assert_eq!(index.find(1, 20).count(), 0, "no key has this hash");
+        assert_eq!(index.find(3, 1).count(), 0, "there is no such data block");
+    }
+
+    #[test]
     fn a_partition_without_bundles_has_no_block() {
         let mut builder = BundleBuilder::default();
         builder.end_block();
@@ -305,10 +395,17 @@ mod tests {
             builder.end_block();
             let mut block = Vec::new();
             builder.finish(&mut block);
-            let found: Vec<_> = if block.is_empty() { vec![] } else {
-                BundleIndex::decode(&block).unwrap().of_block(0).collect()
-            };
-            prop_assert_eq!(found, expected);
+            if expected.is_empty() {
+                prop_assert_eq!(block, []);
+            } else {
+                let index = BundleIndex::decode(&block).unwrap();
+                prop_assert_eq!(index.of_block(0).collect::<Vec<_>>(), &expected[..]);
+                for BundleEntry { fingerprint, .. } in &expected {
+                    let same: Vec<_> =
+                        expected.iter().filter(|entry| entry.fingerprint == *fingerprint).cloned().collect();
+                    prop_assert_eq!(index.find(0, u64::from(*fingerprint)).collect::<Vec<_>>(), same);
+                }
+            }
         }
 
         #[test]
@@ -319,6 +416,9 @@ mod tests {
             seal(&mut block, BUNDLES);
             if let Ok(index) = BundleIndex::decode(&block) {
                 prop_assert!((0..index.blocks() + 1).map(|n| index.of_block(n).count()).sum::<usize>() <= body.len());
+                for n in 0..index.blocks() {
+                    prop_assert!(index.of_block(n).all(|entry| index.find(n, u64::from(entry.fingerprint)).any(|found| found == entry)));
+                }
             }
             let _ = decode_bundle(&body);
         }

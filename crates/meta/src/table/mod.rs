@@ -12,7 +12,6 @@ use warpfire_format::Corrupt;
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_format::table::{
     BlockHandle, BundleIndex, DataBlock, KeyVersion, Partition, TopIndex, VersionKind, decode_bundle,
-    fingerprint,
 };
 use warpfire_log::{LogError, LogStore};
 use warpfire_units::{Seq, SlicePtr};
@@ -139,25 +138,13 @@ impl<L: LogStore> Table<L> {
         read_one: impl FnOnce(SlicePtr, &mut [u8]) -> Result<(), LogError>,
     ) -> Result<Vec<u8>, MetaError> {
         let mut bytes = vec![0; handle.len as usize];
-        let (mut skip, mut rest) = (handle.offset, bytes.as_mut_slice());
+        let mut rest = bytes.as_mut_slice();
         let mut reads: Vec<(SlicePtr, &mut [u8])> = Vec::new();
-        for slice in &self.entry.slices {
-            if rest.is_empty() {
-                break;
-            }
-            if skip >= slice.len_bytes {
-                skip -= slice.len_bytes;
-                continue;
-            }
-            let len = rest.len().min((slice.len_bytes - skip) as usize);
-            let (head, tail) = rest.split_at_mut(len);
-            reads.push((slice.part(skip, u32::try_from(len).expect("no longer than the slice")), head));
-            (skip, rest) = (0, tail);
+        for slice in self.slices_of(handle) {
+            let (head, tail) = rest.split_at_mut(slice.len_bytes as usize);
+            reads.push((slice, head));
+            rest = tail;
         }
-        debug_assert!(
-            reads.iter().all(|(slice, buf)| slice.len_bytes as usize == buf.len()),
-            "a buffer fits its slice"
-        );
         // A handle from flash may be wrong.
         if !rest.is_empty() {
             return Err(BLOCK_OUTSIDE.into());
@@ -167,6 +154,22 @@ impl<L: LogStore> Table<L> {
             reads => self.log.read_many(reads)?,
         }
         Ok(bytes)
+    }
+
+    /// The slices which make up a range of the table. They are shorter than the range if it ends outside.
+    fn slices_of(&self, handle: BlockHandle) -> impl Iterator<Item = SlicePtr> {
+        let (mut skip, mut rest_bytes) = (handle.offset, handle.len);
+        self.entry.slices.iter().filter_map(move |slice| {
+            let (start, len) = (skip, rest_bytes.min(slice.len_bytes.saturating_sub(skip)));
+            skip = skip.saturating_sub(slice.len_bytes);
+            rest_bytes -= len;
+            (len > 0).then(|| slice.part(start, len))
+        })
+    }
+
+    /// Whether a block can be had without a read of a device.
+    fn is_in_memory(&self, handle: BlockHandle, cache: &BlockCache) -> bool {
+        cache.holds(self.entry.id, handle) || self.slices_of(handle).all(|slice| cache.ahead().holds(slice))
     }
 
     fn top_handle(&self) -> BlockHandle {
@@ -268,12 +271,12 @@ impl<L: LogStore> Table<L> {
         cache: &BlockCache,
     ) -> Option<ReadBundle> {
         let KeyPlace { own, partition, number } = place;
-        if cache.holds(self.entry.id, partition.blocks()[*number]) {
+        if self.is_in_memory(partition.blocks()[*number], cache) {
             return None;
         }
         // Whatever goes wrong here, the data block has the record too.
         let bundles = self.bundles(partition.bundle_block(*own)?, cache).ok()?;
-        for entry in bundles.of_block(*number).filter(|entry| entry.fingerprint == fingerprint(hash)) {
+        for entry in bundles.find(*number, hash) {
             let mut bytes = vec![0; entry.bundle.slice.len_bytes as usize];
             if cache.ahead().read(&*self.log, entry.bundle.slice, &mut bytes).is_err() {
                 continue;
