@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use warpfire_fs::{Follow, FsError, NodeRef};
+use warpfire_fs::{Follow, FsError, ListedFile, NodeRef};
 use warpfire_meta::Storage;
 
 use crate::warpfire::FILE_MODE;
@@ -243,8 +244,8 @@ const PAGE_NAMES: usize = 1024;
 /// Where metadata is damaged, the listing has an error of kind `Damaged` and goes on after it with the names
 /// that can be read. Names that were removed may come back then. In a transaction the listing ends.
 pub struct ReadDir<E: Storage = Engine> {
-    dir: Dir<E>,
-    page: VecDeque<warpfire_fs::DirEntry>,
+    dir: Arc<Dir<E>>,
+    page: VecDeque<ListedFile>,
     /// The last name of the page. `None` if no page follows.
     after: Option<Vec<u8>>,
     /// The damage that the page has passed.
@@ -259,23 +260,23 @@ impl<E: Storage> std::fmt::Debug for ReadDir<E> {
 
 impl<E: Storage> ReadDir<E> {
     pub(crate) fn start(pool: &Warpfire<E>, node: NodeRef) -> Result<Self> {
-        let mut listing =
-            ReadDir { dir: Dir::at(pool, node), page: VecDeque::new(), after: None, damage: None };
+        let dir = Arc::new(Dir::at(pool, node));
+        let mut listing = ReadDir { dir, page: VecDeque::new(), after: None, damage: None };
         listing.read_page(None)?;
         Ok(listing)
     }
 
     fn read_page(&mut self, after: Option<&[u8]>) -> Result<()> {
         let (fs, caller) = (self.dir.pool.fs(), self.dir.pool.identity().caller());
-        let page = match fs.readdir(&caller, &self.dir.node, after, PAGE_NAMES) {
+        let page = match fs.list_files(&caller, &self.dir.node, after, PAGE_NAMES) {
             Err(error @ FsError::Damaged { .. }) => {
                 let (page, is_past) = fs.readdir_past_damage(&caller, &self.dir.node, after, PAGE_NAMES)?;
                 self.damage = is_past.then(|| error.into());
-                page
+                page.into_iter().map(ListedFile::from).collect()
             }
             page => page?,
         };
-        self.after = page.last().filter(|_| page.len() == PAGE_NAMES).map(|last| last.name.to_vec());
+        self.after = page.last().filter(|_| page.len() == PAGE_NAMES).map(|last| last.entry.name.to_vec());
         self.page = page.into();
         Ok(())
     }
@@ -294,20 +295,20 @@ impl<E: Storage> Iterator for ReadDir<E> {
         if let Some(damage) = self.damage.take() {
             return Some(Err(damage));
         }
-        let entry = self.page.pop_front()?;
-        Some(Ok(DirEntry { dir: self.dir.clone(), entry }))
+        let file = self.page.pop_front()?;
+        Some(Ok(DirEntry { dir: Arc::clone(&self.dir), file }))
     }
 }
 
 /// One name of a directory.
 pub struct DirEntry<E: Storage = Engine> {
-    dir: Dir<E>,
-    entry: warpfire_fs::DirEntry,
+    dir: Arc<Dir<E>>,
+    file: ListedFile,
 }
 
 impl<E: Storage> Clone for DirEntry<E> {
     fn clone(&self) -> Self {
-        DirEntry { dir: self.dir.clone(), entry: self.entry.clone() }
+        DirEntry { dir: Arc::clone(&self.dir), file: self.file.clone() }
     }
 }
 
@@ -321,19 +322,19 @@ impl<E: Storage> DirEntry<E> {
     /// The name.
     #[must_use]
     pub fn file_name(&self) -> &OsStr {
-        OsStr::from_bytes(&self.entry.name)
+        OsStr::from_bytes(&self.file.entry.name)
     }
 
     /// The type of the file, as of when its page was read.
     #[must_use]
     pub fn file_type(&self) -> FileType {
-        self.entry.kind.into()
+        self.file.entry.kind.into()
     }
 
     /// The inode number of the file.
     #[must_use]
     pub fn ino(&self) -> u64 {
-        self.entry.ino
+        self.file.entry.ino
     }
 
     /// Opens the directory that has this name; a symbolic link is not followed.
@@ -353,7 +354,8 @@ impl<E: Storage> DirEntry<E> {
     /// # Errors
     /// `NotFound` if the name has been removed since; `PermissionDenied`.
     pub fn metadata(&self) -> Result<Metadata> {
-        self.dir.metadata(self.file_name())
+        let Dir { pool, node } = &*self.dir;
+        Ok(pool.fs().attributes_now(&pool.identity().caller(), node, &self.file)?.into())
     }
 
     /// Sets permissions, owner and times, as [`Warpfire::set_symlink_metadata`]. The path may be longer than

@@ -106,22 +106,39 @@ impl<E: Storage> Fs<E> {
         max: usize,
         page: &mut ScanPage,
     ) -> Result<(Vec<DirEntry>, bool), FsError> {
+        // A caller may ask for usize::MAX names.
+        let mut entries = Vec::with_capacity(max.min(1024));
+        let has_passed_damage = self.visit_names(dir, after, max, page, |_, name, dentry| {
+            entries.push(DirEntry { name: name.into(), ino: dentry.ino(), kind: dentry.kind() });
+        })?;
+        debug_assert!(entries.len() <= max, "a scan returns at most the entries that were asked for");
+        Ok((entries, has_passed_damage))
+    }
+
+    /// Visits up to `max` names after `after`, each with its key and its dentry, all of one snapshot. Returns
+    /// whether the scan has passed damage.
+    pub(super) fn visit_names(
+        &self,
+        dir: u64,
+        after: Option<&[u8]>,
+        max: usize,
+        page: &mut ScanPage,
+        mut visit: impl FnMut(&[u8], &[u8], &Dentry<'_>),
+    ) -> Result<bool, FsError> {
         let (mut start, end) = dentry_range(dir);
         if let Some(name) = after {
             start = dentry_key(dir, name);
             start.push(0);
         }
-        // A caller may ask for usize::MAX names.
-        let mut entries = Vec::with_capacity(max.min(1024));
         let snapshot = self.engine.snapshot();
         let mut at = self.engine.seq(&snapshot);
         if is_planted(PlantedBug::ListingOutdated) && !self.call_gate.is_transaction() {
             at.0 = at.0.saturating_sub(1);
         }
         let mut has_passed_damage = false;
-        while entries.len() < max {
+        let mut wanted = max;
+        while wanted > 0 {
             let range = KeyRange { start: &start, end: Some(&end) };
-            let wanted = max - entries.len();
             self.engine.scan(range, at, Direction::Forward, wanted, PAGE_BYTES, page)?;
             has_passed_damage |= page.has_passed_damage;
             for entry in page.iter() {
@@ -135,7 +152,8 @@ impl<E: Storage> Fs<E> {
                 if self.leaves_out(dir, &dentry) {
                     continue;
                 }
-                entries.push(DirEntry { name: name.into(), ino: dentry.ino(), kind: dentry.kind() });
+                wanted -= 1;
+                visit(entry.key, name, &dentry);
             }
             // A page ends early at PAGE_BYTES. The next key in order is the last one with a zero byte after
             // it.
@@ -143,8 +161,7 @@ impl<E: Storage> Fs<E> {
             start = last.key.into();
             start.push(0);
         }
-        debug_assert!(entries.len() <= max, "a scan returns at most the entries that were asked for");
-        Ok((entries, has_passed_damage))
+        Ok(has_passed_damage)
     }
 
     /// Visits the names after `after`, or from the first name on, each with its node, until there are no more

@@ -14,6 +14,7 @@ mod departure;
 mod handle;
 mod link;
 mod list;
+mod listed;
 mod make;
 mod remove;
 mod rename;
@@ -21,6 +22,7 @@ mod rename;
 pub use again::FilePlace;
 pub use handle::{DirHandle, HandleVisitor};
 pub use list::DirEntry;
+pub use listed::ListedFile;
 pub use make::NewFile;
 pub use rename::RenameMode;
 

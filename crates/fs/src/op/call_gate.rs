@@ -23,6 +23,7 @@
 
 use std::cell::Cell;
 
+use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 use warpfire_env::sync::{Condvar, Mutex, MutexGuard};
 use warpfire_env::{PlantedBug, RankedReadGuard, RankedRwLock, RankedWriteGuard, is_planted};
 use warpfire_format::fs::InodeTime;
@@ -36,8 +37,16 @@ use crate::lock_ranks::BASE_GATE;
 pub(crate) struct CallGate<F>(GateKind<F>);
 
 enum GateKind<F> {
-    Base(RankedRwLock<BASE_GATE, ()>),
+    Base(BaseGate),
     Transaction(Box<TransactionGate<F>>),
+}
+
+/// The gate of a base.
+#[derive(Default)]
+struct BaseGate {
+    lock: RankedRwLock<BASE_GATE, ()>,
+    /// The number of calls that have entered alone. It changes under the lock.
+    calls_alone: AtomicU64,
 }
 
 /// What the gate of a transaction guards.
@@ -97,7 +106,7 @@ enum GateLock<'a, F> {
 impl<F> CallGate<F> {
     /// The gate of a base.
     pub(crate) fn base() -> Self {
-        CallGate(GateKind::Base(RankedRwLock::new(())))
+        CallGate(GateKind::Base(BaseGate::default()))
     }
 
     /// The gate of a transaction.
@@ -185,7 +194,7 @@ impl<F> CallGate<F> {
             return CallGuard { lock: GateLock::Outer, address: self.address() };
         }
         let lock = match &self.0 {
-            GateKind::Base(gate) => GateLock::Shared(gate.read()),
+            GateKind::Base(gate) => GateLock::Shared(gate.lock.read()),
             GateKind::Transaction(gate) => GateLock::Journal(gate.journal.lock()),
         };
         self.hold(lock)
@@ -196,9 +205,19 @@ impl<F> CallGate<F> {
         let GateKind::Base(gate) = &self.0 else { unreachable!("transactions commit to the base only") };
         assert!(!self.is_entered(), "a commit is no part of another call");
         if is_planted(PlantedBug::CommitBesideCalls) {
-            return self.hold(GateLock::Shared(gate.read()));
+            return self.hold(GateLock::Shared(gate.lock.read()));
         }
-        self.hold(GateLock::Exclusive(gate.write()))
+        let lock = gate.lock.write();
+        gate.calls_alone.fetch_add(1, Ordering::Relaxed);
+        self.hold(GateLock::Exclusive(lock))
+    }
+
+    /// The number of calls that have run alone in the base. A call that finds the number of an earlier call
+    /// knows that none ran between the two.
+    pub(crate) fn calls_alone(&self) -> u64 {
+        let GateKind::Base(gate) = &self.0 else { unreachable!("transactions commit to the base only") };
+        debug_assert!(self.is_entered(), "the number is read inside a call");
+        gate.calls_alone.load(Ordering::Relaxed)
     }
 
     /// Whether this thread has entered.

@@ -10,6 +10,7 @@ mod file_model;
 mod full;
 mod histories;
 mod holds;
+mod listed;
 mod memory;
 mod moved_slices;
 mod names;
