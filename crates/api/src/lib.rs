@@ -67,7 +67,7 @@ mod trim;
 mod tune;
 mod tx;
 mod upkeep;
-mod upkeep_pace;
+mod upkeep_progress;
 mod volume;
 mod warpfire;
 mod wishes;

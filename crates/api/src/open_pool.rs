@@ -130,12 +130,6 @@ impl OpenPool {
         Ok(self.fs.sync()?)
     }
 
-    /// Bytes that all devices have read and written since the pool was opened.
-    pub fn device_bytes(&self) -> u64 {
-        let devices = self.pool.counters().devices;
-        devices.iter().map(|device| device.read_bytes + device.written_bytes).sum()
-    }
-
     /// The name of a device, or its number if it is missing.
     pub fn device_name(&self, index: DeviceIndex) -> String {
         let device = self.pool.status().devices.into_iter().find(|device| device.index == index);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use warpfire_log::LogStore;
+use warpfire_log::{LogStore, WorkFor};
 use warpfire_meta::Store;
 
 use crate::{Result, Warpfire};
@@ -90,7 +90,7 @@ impl Warpfire {
         // Background work may rewrite them while the scrub reads.
         let mut weak = engine.log().damaged()?;
         let mut after = None;
-        while let Some(step) = engine.scrub_step(after)? {
+        while let Some(step) = engine.scrub_step(after, WorkFor::Caller)? {
             scrub.segments += 1;
             scrub.segments_left = step.left;
             if !step.is_whole {

@@ -7,7 +7,6 @@
 //!    call that works (`watch`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU64;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -16,8 +15,7 @@ use warpfire_log::{Blocked, DueWork};
 use warpfire_units::DeviceIndex;
 
 use crate::open_pool::OpenPool;
-use crate::upkeep_pace::{Sample, UpkeepPace};
-use crate::wishes::WishBook;
+use crate::upkeep_progress::{Sample, UpkeepProgress};
 use crate::{Result, Warpfire};
 
 /// How long a device stays lost until its columns are rebuilt on other devices, by default.
@@ -181,21 +179,12 @@ fn use_spares(open_pool: &OpenPool, given_up: &BTreeSet<DeviceIndex>) -> Result<
     Ok(())
 }
 
-/// Grants what upkeep may move until the next call, and wakes it where it has waited for that.
-pub(crate) fn keep_pace(pace: &UpkeepPace, wishes: &WishBook, open_pool: &OpenPool, now_nanos: u64) {
-    let engine = open_pool.fs.engine();
-    let (log, wishes) = (engine.log(), wishes.now());
-    let limit = log.upkeep_limit();
-    let device_bytes = open_pool.device_bytes();
-    let (moved_bytes, written_bytes) = (limit.moved_bytes(), limit.written_bytes());
-    let sample = Sample { now_nanos, moved_bytes, written_bytes, device_bytes };
-    let wished_bytes = wishes.rate_bytes.map_or(0, NonZeroU64::get);
-    let is_urgent = || log.losses_left() == Some(0);
-    if pace.tick(sample, limit, wished_bytes, is_urgent) {
-        engine.wake();
-    }
+/// Takes note of what upkeep has written since the last call.
+pub(crate) fn note_progress(pace: &UpkeepProgress, open_pool: &OpenPool, now_nanos: u64) {
+    let log = open_pool.fs.engine().log();
+    let written_bytes = log.upkeep_limit().written_bytes();
     // The bytes that are done count from the moment at which nothing is left.
-    if pace.has_moved() {
+    if pace.tick(Sample { now_nanos, written_bytes }) {
         pace.progress(written_bytes, left_bytes(&log.due_work()));
     }
 }

@@ -19,8 +19,8 @@ use crate::open_pool::{Engine, OpenPool};
 use crate::returns::{RETURN_INTERVAL, ReturningDevices};
 use crate::stats::Stats;
 use crate::stream::ReceivingTargets;
-use crate::upkeep::{LostDevices, WATCH_INTERVAL, keep_pace};
-use crate::upkeep_pace::UpkeepPace;
+use crate::upkeep::{LostDevices, WATCH_INTERVAL, note_progress};
+use crate::upkeep_progress::UpkeepProgress;
 use crate::wishes::WishBook;
 use crate::{Dir, Error, File, FileType, Identity, Metadata, OpenOptions, ReadDir, Result};
 
@@ -65,7 +65,7 @@ pub(crate) struct SharedPool {
     pub health: Arc<HealthBook>,
     pub lost_devices: Arc<LostDevices>,
     pub wishes: Arc<WishBook>,
-    pub pace: Arc<UpkeepPace>,
+    pub pace: Arc<UpkeepProgress>,
     /// Whether the pool may be written.
     is_writable: bool,
     /// The background work on this pool: syncs, the size of the cache, the health record. None once the pool
@@ -136,14 +136,14 @@ impl Warpfire {
         }
         let lost_devices = Arc::new(LostDevices::new(spare_after));
         let wishes = Arc::new(WishBook::new(&open_pool));
-        open_pool.fs.engine().log().upkeep_limit().pause(wishes.now().is_paused);
-        let pace = Arc::new(UpkeepPace::default());
+        wishes.now().limit(open_pool.fs.engine().log().upkeep_limit());
+        let pace = Arc::new(UpkeepProgress::default());
         if open_pool.has_background {
             let (lost, of_pool) = (Arc::clone(&lost_devices), open_pool.clone());
             let (wishes, pace) = (Arc::clone(&wishes), Arc::clone(&pace));
             let watch = move || {
                 let now_nanos = SystemClock.monotonic_nanos();
-                keep_pace(&pace, &wishes, &of_pool, now_nanos);
+                note_progress(&pace, &of_pool, now_nanos);
                 // A checkpoint that fails is tried again; if the pool has latched, every later call reports
                 // it.
                 drop(lost.watch(&of_pool, wishes.now().is_paused, now_nanos));

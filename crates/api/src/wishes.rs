@@ -9,10 +9,12 @@
 //!    pool is closed. A crash repeats the segments that were verified since then.
 
 use std::num::NonZeroU64;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use warpfire_env::Timestamp;
 use warpfire_format::fs::{self as format, WishesRecord};
+use warpfire_log::{UpkeepLimit, WorkFor};
 use warpfire_units::SegmentId;
 
 use crate::open_pool::OpenPool;
@@ -69,6 +71,14 @@ pub struct ScrubRoundStep {
     pub segments_left: u64,
     /// Whether the scrub has ended.
     pub has_ended: bool,
+}
+
+impl UpkeepWishes {
+    /// Makes upkeep follow the wishes from now on.
+    pub(crate) fn limit(&self, limit: &UpkeepLimit) {
+        limit.pause(self.is_paused);
+        limit.wish_rate(self.rate_bytes.map(NonZeroU64::get));
+    }
 }
 
 impl ScrubSchedule {
@@ -188,7 +198,7 @@ impl Warpfire {
             record.schedule = wishes.scrub.as_ref().map(ScrubSchedule::record);
         })?;
         let engine = self.fs().engine();
-        engine.log().upkeep_limit().pause(wishes.is_paused);
+        wishes.limit(engine.log().upkeep_limit());
         engine.wake();
         self.sync()
     }
@@ -221,6 +231,24 @@ impl Warpfire {
     /// # Errors
     /// As [`scrub`](Warpfire::scrub).
     pub fn scrub_round_step(&self, now: Timestamp, now_nanos: u64) -> Result<ScrubRoundStep> {
+        self.scrub_segment(now, now_nanos, WorkFor::Caller)
+    }
+
+    /// As [`scrub_round_step`](Warpfire::scrub_round_step), at the rate of upkeep: beside programs it reads
+    /// slowly. `goes_on_after` waits for that long, and returns whether the step still waits for its turn.
+    ///
+    /// # Errors
+    /// As [`scrub`](Warpfire::scrub).
+    pub fn paced_scrub_round_step(
+        &self,
+        now: Timestamp,
+        now_nanos: u64,
+        goes_on_after: &dyn Fn(Duration) -> bool,
+    ) -> Result<ScrubRoundStep> {
+        self.scrub_segment(now, now_nanos, WorkFor::Pool(goes_on_after))
+    }
+
+    fn scrub_segment(&self, now: Timestamp, now_nanos: u64, work_for: WorkFor<'_>) -> Result<ScrubRoundStep> {
         let shared = &self.shared;
         let mut session = shared.wishes.step.lock();
         let running = shared.wishes.record.lock().round.filter(|round| !round.has_ended);
@@ -233,7 +261,7 @@ impl Warpfire {
             self.sync()?;
             engine.flush()?;
         }
-        let verified = engine.scrub_step(SegmentId::new(round.cursor))?;
+        let verified = engine.scrub_step(SegmentId::new(round.cursor), work_for)?;
         let (mut read_bytes, mut segments_left) = (0, 0);
         if let Some(step) = &verified {
             round.cursor = step.segment.get();

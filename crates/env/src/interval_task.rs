@@ -17,6 +17,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::background_work::begin_background_work;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -129,6 +130,7 @@ impl IntervalState {
     }
 
     fn run(&self, interval: Duration, task: impl Fn()) {
+        let _in_background = begin_background_work();
         let mut stop = self.stop.lock();
         loop {
             while !*stop && !self.dirty.load(Ordering::Acquire) {

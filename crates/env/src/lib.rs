@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code)]
 
+mod background_work;
 mod batch;
 mod buf;
 mod clock;
@@ -18,6 +19,7 @@ mod ranked_lock;
 pub mod sync;
 mod zone_map;
 
+pub use background_work::{BackgroundWork, begin_background_work, is_background_work};
 pub use batch::{DeviceOp, OpKind, PIECE_BYTES_MAX, TimeLimit, run_batch, unanswered};
 pub use buf::{AlignedBuf, LendableBytes};
 pub use clock::{Clock, Random, SystemClock, SystemRandom, Timestamp};

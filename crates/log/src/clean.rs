@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 
 use warpfire_env::sync::atomic::Ordering;
 
-use warpfire_env::{PlantedBug, is_planted};
+use warpfire_env::{PlantedBug, begin_background_work, is_planted};
 use warpfire_format::segment::SegmentKind;
-use warpfire_pool::Trimmed;
+use warpfire_pool::{StripeWork, Trimmed};
 use warpfire_units::SegmentId;
 
 use crate::limits::{
@@ -15,7 +15,7 @@ use crate::limits::{
 };
 use crate::log::Log;
 use crate::segment_table::{SegmentEntry, SegmentStage};
-use crate::store::{LogError, LogStore, ScrubbedSegment, Space};
+use crate::store::{LogError, ScrubbedSegment, Space, WorkFor};
 use crate::stream::log_segments_in_bulk;
 
 impl Log {
@@ -79,20 +79,28 @@ impl Log {
 
     /// Verifies the oldest segment with live bytes that is newer than `after`; the first one seals the open
     /// segments before.
-    pub(crate) fn scrub_after(&self, after: Option<SegmentId>) -> Result<Option<ScrubbedSegment>, LogError> {
+    pub(crate) fn scrub_after(
+        &self,
+        after: Option<SegmentId>,
+        work_for: WorkFor<'_>,
+    ) -> Result<Option<ScrubbedSegment>, LogError> {
+        let _in_background = begin_background_work();
         if after.is_none() {
             self.seal_open(|_| true)?;
         }
-        // A segment that is alive now stays until the scrub has read it. Otherwise its zones might be reset
-        // while they are read, and would look damaged.
-        let _pin = self.pin();
         let (segment, left) = {
             let segment_table = self.segment_table.lock();
             let mut later = segment_table.live_sealed_after(after);
             let Some(segment) = later.next() else { return Ok(None) };
             (segment, later.count() as u64)
         };
-        let verified = match self.pool.verify(segment) {
+        let Some(_guard) = self.guard(segment) else { return self.scrub_after(Some(segment), work_for) };
+        let mut after_stripe = |work: StripeWork| {
+            self.upkeep_limit.spend(work.read_bytes, work.written_bytes);
+            // Whoever ends the scrub does so between two segments.
+            let _ = self.take_turn(work_for, false);
+        };
+        let verified = match self.pool.verify_by_stripe(segment, &mut after_stripe) {
             Ok(verified) => verified,
             Err(e) => return Err(LogError::Damaged(format!("{segment}: {e}").into())),
         };

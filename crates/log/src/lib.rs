@@ -16,6 +16,7 @@ mod log_writer;
 #[cfg(any(test, feature = "twin"))]
 mod mem;
 mod mend;
+mod mend_step;
 mod pending;
 mod pins;
 mod recover;
@@ -37,6 +38,6 @@ pub use mend::{Blocked, DueReason, DueWork, ReasonWork, SegmentsAtRisk};
 pub use shape::{Guarantee, OtherShapes};
 pub use store::{
     Admit, CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogError, LogPos, LogStore, Pin,
-    RecordIter, RecoveredLog, ScrubbedSegment, Slices, Space, Stream,
+    RecordIter, RecoveredLog, ScrubbedSegment, Slices, Space, Stream, WorkFor,
 };
 pub use upkeep_limit::UpkeepLimit;

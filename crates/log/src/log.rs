@@ -45,7 +45,7 @@ use crate::shape::Converting;
 use crate::state_log::StateLog;
 use crate::store::{
     Admit, CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogError, LogPos, LogStore, Pin,
-    ScrubbedSegment, Slices, Space, Stream,
+    ScrubbedSegment, Slices, Space, Stream, WorkFor,
 };
 use crate::stream::{BulkStream, STREAMS};
 use crate::upkeep_limit::UpkeepLimit;
@@ -461,8 +461,8 @@ impl LogStore for Log {
         self.pool.damage_seen() + self.weak_at_open + self.pool.returns()
     }
 
-    fn mend(&self) -> Result<bool, LogError> {
-        self.mend_one()
+    fn mend(&self, work_for: WorkFor<'_>) -> Result<bool, LogError> {
+        self.mend_one(work_for)
     }
 
     fn upkeep_may_work(&self) -> bool {
@@ -492,8 +492,12 @@ impl LogStore for Log {
         Ok(known.into_iter().filter(|id| segment_table.entry(*id).is_some_and(is_live)).collect())
     }
 
-    fn scrub(&self, after: Option<SegmentId>) -> Result<Option<ScrubbedSegment>, LogError> {
-        self.scrub_after(after)
+    fn scrub(
+        &self,
+        after: Option<SegmentId>,
+        work_for: WorkFor<'_>,
+    ) -> Result<Option<ScrubbedSegment>, LogError> {
+        self.scrub_after(after, work_for)
     }
 
     fn space(&self) -> Space {

@@ -1,4 +1,4 @@
-//! Mending: segments get their redundancy back, one segment at a time.
+//! Mending: segments get their redundancy back, one segment at a time (`mend_step`).
 //!
 //! A device is *vacated* while its columns move to other devices: it leaves the pool, or it has stayed away
 //! for so long that the caller has given it up (`Log::vacate`). A column is *due* if it lies on a vacated
@@ -16,23 +16,19 @@
 //!    until the move is durable and older pins are gone (docs/DURABILITY.md, I18).
 //! 3. A column moves to another device only while the pool has a segment's worth of free space beside the
 //!    reserve. So mending never takes the space that deletions and recovery need.
-//! 4. No lock that readers, writers or the status need is held during device operations: `mending` is taken
-//!    by `mend` alone.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use warpfire_env::sync::atomic::Ordering;
-
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::segment::SegmentKind;
-use warpfire_pool::{PoolError, Suspects, Vacated};
+use warpfire_pool::Vacated;
 use warpfire_units::{DeviceIndex, SegmentId, ZoneIndex};
 
 use crate::log::Log;
 use crate::segment_table::{SegmentEntry, SegmentStage};
 use crate::shape::ShapeWish;
-use crate::store::{LogError, LogStore};
+use crate::store::LogError;
 use crate::upkeep_limit::UpkeepLimit;
 
 /// The first zone of a device.
@@ -120,16 +116,16 @@ pub enum Blocked {
 }
 
 /// What `mend` must know of the pool to find a segment.
-struct Survey {
-    vacated: Vacated,
-    unsound: BTreeSet<SegmentId>,
+pub(crate) struct Survey {
+    pub(crate) vacated: Vacated,
+    pub(crate) unsound: BTreeSet<SegmentId>,
     unmended: BTreeSet<SegmentId>,
     /// Devices that take a column of a segment that has none there.
     roomy: Vec<DeviceIndex>,
     /// Devices on which segments can have columns for good.
     staying: usize,
     /// Payload bytes that must become free before a column may move to another device; 0 if it may.
-    missing_bytes: u64,
+    pub(crate) missing_bytes: u64,
     wish: ShapeWish,
 }
 
@@ -382,7 +378,7 @@ impl Log {
         self.pool.vacated_with(lost.collect())
     }
 
-    fn survey(&self) -> Survey {
+    pub(crate) fn survey(&self) -> Survey {
         let vacated = self.vacated();
         // Where nothing moves, nothing is counted.
         let (mut missing_bytes, mut roomy, mut staying) = (0, Vec::new(), 0);
@@ -424,6 +420,11 @@ impl Log {
             *unmended = Unmended { segments: BTreeSet::new(), devices };
         }
         unmended.segments.clone()
+    }
+
+    /// Takes note that the columns of a segment could not be rewritten.
+    pub(crate) fn note_unmended(&self, segment: SegmentId) {
+        self.unmended.lock().segments.insert(segment);
     }
 
     /// Whether a column is lost whose device takes writes and is not vacated.
@@ -482,70 +483,8 @@ impl Log {
         weak
     }
 
-    /// Rewrites the due columns of one segment: of the one with the fewest columns left to lose.
-    pub(crate) fn mend_one(&self) -> Result<bool, LogError> {
-        self.latch.check()?;
-        let _mending = self.mending.lock();
-        self.seal_for_mending()?;
-        // A segment that is referred to now keeps its zones, so that no other segment is written to them
-        // while they are read.
-        let pin = self.pin();
-        let survey = self.survey();
-        let Some((segment, left)) = self.most_urgent(&survey) else { return Ok(false) };
-        let suspects =
-            if survey.unsound.contains(&segment) { Suspects::Unverified } else { Suspects::Recorded };
-        let nothing_moves = Vacated::default();
-        let vacated = if survey.missing_bytes == 0 { &survey.vacated } else { &nothing_moves };
-        let mut resilvered =
-            self.pool.resilver(segment, suspects, vacated).map_err(|e| self.latch.on_write(e))?;
-        let no_zone = matches!(resilvered.failure, Some(PoolError::NoSpace));
-        if let Some(error) = &resilvered.failure {
-            tracing::warn!(name: "segment_not_mended", %segment, %error, "a segment stays damaged");
-        }
-        let columns = resilvered.moves.len();
-        self.upkeep_limit
-            .spend(self.bytes_read(segment, &survey, columns), self.column_bytes(segment) * columns as u64);
-        if columns == 0 || (resilvered.failure.is_some() && !no_zone) {
-            self.unmended.lock().segments.insert(segment);
-        }
-        tracing::debug!(name: "segment_mended", %segment, left, columns, "columns of a segment were rewritten");
-        // What the columns missed before is known to the new descriptor, and must not count again later.
-        self.note_losses();
-        if is_planted(PlantedBug::OldZoneResetEarly) {
-            self.pool.free_old_zones(std::mem::take(&mut resilvered.old_zones));
-        }
-        self.segment_table.lock().resilvered(segment, resilvered);
-        drop(pin);
-        self.changes.fetch_add(1, Ordering::Release);
-        match self.sync() {
-            Err(LogError::NoSpace) => {}
-            synced => synced?,
-        }
-        Ok(true)
-    }
-
-    /// Bytes of a column of the segment.
-    fn column_bytes(&self, segment: SegmentId) -> u64 {
-        let segment_table = self.segment_table.lock();
-        segment_table.entry(segment).map_or(0, |entry| entry.written_bytes / u64::from(entry.data().max(1)))
-    }
-
-    /// Bytes that were read to rewrite columns of the segment: all of them where rot was looked for, the
-    /// columns themselves where they move from devices that work, and else as many as it has data columns.
-    fn bytes_read(&self, segment: SegmentId, survey: &Survey, columns: usize) -> u64 {
-        let column_bytes = self.column_bytes(segment);
-        let segment_table = self.segment_table.lock();
-        let Some(entry) = segment_table.entry(segment) else { return 0 };
-        let read = match survey.reason(self, segment, entry) {
-            _ if survey.unsound.contains(&segment) => usize::from(entry.data()) + usize::from(entry.parity()),
-            DueReason::Leave => columns,
-            _ => usize::from(entry.data()),
-        };
-        column_bytes * read as u64
-    }
-
     /// Seals the open segments with damage, and those with a column on a vacated device.
-    fn seal_for_mending(&self) -> Result<(), LogError> {
+    pub(crate) fn seal_for_mending(&self) -> Result<(), LogError> {
         let survey = self.survey();
         let mut wanted = survey.unsound.clone();
         if !survey.vacated.is_empty() {
@@ -557,7 +496,7 @@ impl Log {
     }
 
     /// The segment to mend next, and how many columns it has left.
-    fn most_urgent(&self, survey: &Survey) -> Option<(SegmentId, usize)> {
+    pub(crate) fn most_urgent(&self, survey: &Survey) -> Option<(SegmentId, usize)> {
         let segment_table = self.segment_table.lock();
         let urgency = |id: SegmentId, entry: &SegmentEntry| {
             if is_planted(PlantedBug::RiskOrderById) {

@@ -36,7 +36,7 @@ pub(crate) struct SegmentEntry {
     /// Whether the saved state has the segment.
     pub(crate) is_saved: bool,
     pub(crate) live: LiveBytes,
-    /// Entries in the queue of `Pins`. A segment retired twice has two.
+    /// Entries in the queue of `Pins`, and guards. A segment retired twice has two entries.
     pub(crate) queued: u32,
     /// Payload bytes in its stripes and, while it is open, in its stream's buffer.
     pub(crate) written_bytes: u64,

@@ -24,7 +24,8 @@
 //!    frames" 8).
 //! 4. Only a caller that holds a pin older than the retirement refers to a retired segment again. The pin
 //!    keeps the segment from being freed; the new reference makes it sealed again (assert in `retain`).
-//! 5. `queued` is the number of the segment's entries in the queue of `Pins` (assert in `free`).
+//! 5. `queued` is the number of the segment's entries in the queue of `Pins`, and of guards on it (assert in
+//!    `free`).
 //! 6. `sums` are the sums over all segments, each counted by the bytes that its own columns hold. Every
 //!    change of an entry's state, live or written bytes goes through `change`, and the sums follow (assert
 //!    in `sums`, in debug builds).
@@ -315,11 +316,10 @@ impl SegmentTable {
         }
     }
 
-    /// Takes over the columns of a segment that was resilvered. Its caller holds a pin from a time when the
-    /// segment was referred to.
+    /// Takes over the columns of a segment that was resilvered. Its caller guards the segment.
     pub(crate) fn resilvered(&mut self, id: SegmentId, resilvered: ResilveredSegment) {
         let entry = self.get(id);
-        assert!(entry.state != SegmentStage::Freeing, "a pin keeps the segment");
+        assert!(entry.state != SegmentStage::Freeing, "a guard keeps the segment");
         entry.unlogged_moves.extend(resilvered.moves);
         entry.lost = resilvered.descriptor.lost;
         let is_whole = entry.lost.is_empty();
@@ -453,8 +453,15 @@ impl SegmentTable {
         self.count_all();
     }
 
-    /// Takes note that `Pins` has returned one of the segment's entries. After the last one the segment is
-    /// freed, if nothing has referred to it again.
+    /// Keeps the zones of a segment with live bytes until `free` is called for it once more. Returns whether
+    /// there is such a segment.
+    pub(crate) fn guard(&mut self, id: SegmentId) -> bool {
+        let guarded = self.segments.get_mut(&id).filter(|entry| entry.state == SegmentStage::Sealed);
+        guarded.map(|entry| entry.queued += 1).is_some()
+    }
+
+    /// Takes note that `Pins` has returned one of the segment's entries, or that a guard was dropped. After
+    /// the last one the segment is freed, if nothing has referred to it again.
     pub(crate) fn free(&mut self, id: SegmentId) {
         let entry = self.get(id);
         assert!(entry.queued > 0, "a segment leaves the queue of pins as often as it entered");

@@ -135,7 +135,7 @@ impl Log {
     }
 
     /// Counts the bytes that have moved out of segments since they were returned by `to_convert`.
-    fn spend_converted(&self) {
+    pub(crate) fn spend_converted(&self) {
         let before = std::mem::take(&mut *self.converting.lock());
         if before.is_empty() {
             return;

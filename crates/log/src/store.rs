@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use warpfire_format::Corrupt;
@@ -22,6 +23,16 @@ pub enum Stream {
     Table,
     /// Bytes that cleaning moves. They have outlived their segment, so they are cold.
     Cold,
+}
+
+/// For whom upkeep works.
+#[derive(Clone, Copy)]
+pub enum WorkFor<'a> {
+    /// For a caller that waits: as fast as the devices allow.
+    Caller,
+    /// For the pool itself, at the rate of upkeep. The closure waits for that long, and returns whether the
+    /// work goes on.
+    Pool(&'a dyn Fn(Duration) -> bool),
 }
 
 /// A place in the commit log. Later appends have larger places.
@@ -303,9 +314,9 @@ pub trait LogStore: Send + Sync + 'static {
     /// Rewrites the columns of one segment that are lost or do not verify, if their devices take writes.
     /// `true` if a column was rewritten, and another call may find more. Durable on return, or with the next
     /// checkpoint if the commit log has no room.
-    fn mend(&self) -> Result<bool, LogError>;
+    fn mend(&self, work_for: WorkFor<'_>) -> Result<bool, LogError>;
 
-    /// Whether background threads may mend now: upkeep is not paused, and is not faster than its rate.
+    /// Whether background threads may mend now: upkeep is not paused.
     fn upkeep_may_work(&self) -> bool {
         true
     }
@@ -323,7 +334,11 @@ pub trait LogStore: Send + Sync + 'static {
     /// Verifies every block, parity too, of the first sealed segment with live bytes after `after`; `None`
     /// after the last. Damage found counts in `damage_seen`. A scrub begins with `after` of `None`, which
     /// seals the open segments.
-    fn scrub(&self, after: Option<SegmentId>) -> Result<Option<ScrubbedSegment>, LogError>;
+    fn scrub(
+        &self,
+        after: Option<SegmentId>,
+        work_for: WorkFor<'_>,
+    ) -> Result<Option<ScrubbedSegment>, LogError>;
 
     /// The space of the pool as of now, counted exactly.
     fn space(&self) -> Space;

@@ -87,10 +87,12 @@ pub(crate) struct OpenSegment {
     last_rows: u16,
     /// Runs of stripes of equal rows.
     runs: usize,
+    /// Whether its bytes come from background work.
+    is_background: bool,
 }
 
 impl OpenSegment {
-    pub(crate) fn new(writer: SegmentWriter) -> Self {
+    pub(crate) fn new(writer: SegmentWriter, stream: Stream) -> Self {
         OpenSegment {
             id: writer.id(),
             buf: None,
@@ -98,6 +100,7 @@ impl OpenSegment {
             rest_bytes: writer.remaining_bytes(),
             last_rows: 0,
             runs: 0,
+            is_background: matches!(stream, Stream::Table | Stream::Cold),
             writer,
         }
     }
@@ -171,7 +174,8 @@ impl OpenSegment {
         self.rest_bytes = self.writer.remaining_bytes();
         self.runs += usize::from(stripe.rows() != self.last_rows);
         self.last_rows = stripe.rows();
-        write_queue.push(QueuedStripe { segment: self.id, base_bytes, stripe, buf })
+        let is_background = self.is_background;
+        write_queue.push(QueuedStripe { segment: self.id, base_bytes, stripe, buf, is_background })
     }
 
     /// Whether the segment is to be sealed: it is full, has too many runs, or has lost a column. New bytes

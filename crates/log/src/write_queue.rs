@@ -25,8 +25,8 @@ use std::sync::Arc;
 use warpfire_env::sync::atomic::{AtomicUsize, Ordering};
 use warpfire_env::sync::thread::JoinHandle;
 
-use warpfire_env::RankedMutex;
 use warpfire_env::sync::{Condvar, Mutex, MutexGuard};
+use warpfire_env::{RankedMutex, begin_background_work};
 use warpfire_pool::{PoolError, PreparedStripe, SegmentWriter, StripeBuf};
 use warpfire_units::{SegmentId, SlicePtr};
 
@@ -42,6 +42,8 @@ pub(crate) struct QueuedStripe {
     pub(crate) base_bytes: u64,
     pub(crate) stripe: PreparedStripe,
     pub(crate) buf: StripeBuf,
+    /// Whether its bytes come from background work: tables, and bytes that cleaning moves.
+    pub(crate) is_background: bool,
 }
 
 struct QueueEntry {
@@ -176,6 +178,8 @@ impl WriteQueue {
         // bytes, and the order of the front is safe: only a driver takes stripes out.
         drop(queue);
         let mut guard = DriverGuard { write_queue: self, is_over: false };
+        // The writer thread works for programs, unless none of the stripes is theirs.
+        let _in_background = batch.iter().all(|q| q.is_background).then(begin_background_work);
         let result = submit(batch);
         let mut queue = self.queue.lock();
         match result {
@@ -360,7 +364,7 @@ mod tests {
             let mut buf = write_queue.buffer(&writer);
             buf.append(&vec![7; buf.remaining()]);
             let stripe = writer.prepare(&mut buf, 0);
-            QueuedStripe { segment: id, base_bytes: 0, stripe, buf }
+            QueuedStripe { segment: id, base_bytes: 0, stripe, buf, is_background: false }
         };
         let filled: Vec<QueuedStripe> = (1..=stripes).map(fill).collect();
         let bytes = filled[0].buf.len();

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use rig::filled::{BLOCK, Filled, lose};
 use rig::shape;
-use warpfire_log::{LeaveWork, LogStore, Stream};
+use warpfire_log::{LeaveWork, LogStore, Stream, WorkFor};
 use warpfire_units::{DeviceIndex, ZoneIndex};
 
 const FIRST: ZoneIndex = ZoneIndex(0);
@@ -65,7 +65,7 @@ fn a_segment_that_may_lose_no_column_is_not_cleaned() {
     assert_eq!(log.leave_work(device, FIRST), moved);
     log.vacate(BTreeSet::from([device]));
     assert_eq!(log.due_work().reasons[0].due_bytes, moved_bytes, "the plan is the work");
-    assert!(log.mend().expect("nothing fails"));
+    assert!(log.mend(WorkFor::Caller).expect("nothing fails"));
     let limit = log.upkeep_limit();
     assert_eq!(
         (limit.written_bytes(), limit.moved_bytes() - limit.written_bytes()),

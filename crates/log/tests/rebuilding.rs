@@ -9,7 +9,7 @@ mod rig;
 use std::collections::BTreeSet;
 
 use rig::{Client, Shape, assert_append_only, at_each_cut, open, shape};
-use warpfire_log::{Blocked, DueWork, Log, LogError, LogStore, Stream};
+use warpfire_log::{Blocked, DueWork, Log, LogError, LogStore, Stream, WorkFor};
 use warpfire_pool::Pool;
 use warpfire_sim_env::{Cut, DistinctNumbers, Fault, OpClass, Recording, SimRandom, SimWorld, mix};
 use warpfire_units::{DeviceIndex, ZoneIndex};
@@ -45,7 +45,7 @@ fn rebuild(client: &mut Client, context: &str) -> u64 {
     let mut mended = 0;
     loop {
         let before = client.log.due_work();
-        if !client.log.mend().unwrap_or_else(|e| panic!("{context}: {e}")) {
+        if !client.log.mend(WorkFor::Caller).unwrap_or_else(|e| panic!("{context}: {e}")) {
             break;
         }
         mended += 1;
@@ -279,11 +279,11 @@ fn the_old_zone_stays_as_it_is_until_the_move_is_durable() {
     let held = |at: &u64| world.sims()[0].peek(*at, 4096).iter().filter(|byte| **byte != 0).count() > 4000;
     let block = (2 * rig::ZONE_BYTES..rig::ZONES * rig::ZONE_BYTES).step_by(4096).find(held).unwrap();
     world.sims()[0].poke(block, &[0xA5; 4096]);
-    while client.log.scrub(None).unwrap().is_some_and(|scrubbed| scrubbed.is_whole) {}
+    while client.log.scrub(None, WorkFor::Caller).unwrap().is_some_and(|scrubbed| scrubbed.is_whole) {}
     assert_eq!(client.log.due_work().at_risk.len(), 1, "the scrub has found the bad block");
     let written = client.log.pool().counters().devices;
     world.record();
-    assert!(client.log.mend().unwrap());
+    assert!(client.log.mend(WorkFor::Caller).unwrap());
     let recording = world.take_recording().unwrap();
     let now = client.log.pool().counters().devices;
     let bulk = |n: usize| now[n].written_bytes - written[n].written_bytes;
@@ -319,10 +319,10 @@ fn a_full_pool_says_what_it_needs_and_goes_on_when_space_comes() {
         Ok(()) | Err(LogError::NoSpace) => {}
         Err(e) => panic!("{e}"),
     }
-    while client.log.mend().unwrap() {}
+    while client.log.mend(WorkFor::Caller).unwrap() {}
     let upkeep = client.log.due_work();
     assert!(matches!(upkeep.blocked, Some(Blocked::Space { bytes: 1.. })), "{upkeep:?}");
-    assert!(!client.log.mend().unwrap(), "nothing happens while it is blocked");
+    assert!(!client.log.mend(WorkFor::Caller).unwrap(), "nothing happens while it is blocked");
     let entries = client.entries.len();
     (0..entries / 2).for_each(|_| client.drop_entry(0).unwrap());
     client.checkpoint(0).unwrap();
@@ -343,7 +343,7 @@ fn a_pool_without_a_device_to_spare_names_the_devices_that_cannot_help() {
     client.add(Stream::Large, 9 << 10, 0).unwrap();
     client.sync().unwrap();
     client.log.vacate(indexes(&[2]));
-    assert!(!client.log.mend().unwrap());
+    assert!(!client.log.mend(WorkFor::Caller).unwrap());
     let upkeep = client.log.due_work();
     let Some(Blocked::Device { mut used, segments: 1 }) = upkeep.blocked else { panic!("{upkeep:?}") };
     used.sort();

@@ -7,7 +7,7 @@
 mod rig;
 
 use rig::{Client, SHAPES, Shape, assert_append_only, at_each_cut, open};
-use warpfire_log::{LogStore, Stream};
+use warpfire_log::{LogStore, Stream, WorkFor};
 use warpfire_sim_env::{Fault, OpClass, SimRandom, SimWorld, mix};
 use warpfire_units::DeviceIndex;
 
@@ -113,7 +113,7 @@ fn mend_and_record(
     let mut client = Client::recovered(opened, history, acked, context);
     client.checkpoint(0).unwrap_or_else(|e| panic!("{context}: {e}"));
     let (weak, mut mended) = (client.log.weak_segments() as u64, 0);
-    while client.log.mend().unwrap_or_else(|e| panic!("{context}: {e}")) {
+    while client.log.mend(WorkFor::Caller).unwrap_or_else(|e| panic!("{context}: {e}")) {
         mended += 1;
     }
     client.sync().unwrap_or_else(|e| panic!("{context}: {e}"));

@@ -8,7 +8,7 @@ mod rig;
 
 use rig::{Client, Shape, open, shape};
 use warpfire_format::segment::SegmentKind;
-use warpfire_log::{LogStore, Space, Stream};
+use warpfire_log::{LogStore, Space, Stream, WorkFor};
 use warpfire_pool::DeviceStatus;
 use warpfire_sim_env::{Fault, SimWorld};
 
@@ -85,7 +85,7 @@ fn segments_of_every_width_are_counted_by_their_own() {
         assert_eq!(space, wanted, "{context}");
     }
     assert!(widths.windows(2).all(|pair| pair[0] != pair[1]), "the widths differ: {widths:?}");
-    while client.log.mend().expect("all devices are back") {}
+    while client.log.mend(WorkFor::Caller).expect("all devices are back") {}
     assert_eq!(client.log.weak_segments(), 0);
     assert_eq!(client.log.victims(100), [], "no segment is rewritten for its width alone");
     assert_eq!(client.log.space().live_bytes, written_bytes);

@@ -165,7 +165,9 @@ fn work_until_idle(engine: &RealEngine) {
 
 fn scrub(engine: &RealEngine) {
     let mut after = None;
-    while let Some(done) = engine.scrub_step(after).expect("damage fails no scrub") {
+    while let Some(done) =
+        engine.scrub_step(after, warpfire_log::WorkFor::Caller).expect("damage fails no scrub")
+    {
         after = Some(done.segment);
     }
 }

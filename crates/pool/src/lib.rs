@@ -32,6 +32,7 @@ pub use life::frozen::FrozenState;
 pub use life::resilver::{ColumnMove, OldZones, ResilveredSegment, Suspects, Vacated, VerifiedSegment};
 pub use life::roots::Root;
 pub use life::scan::{ScannedDevice, ScannedMember, ScannedPool};
+pub use life::stripe_work::{AfterStripe, StripeWork};
 pub use life::tune::Tuning;
 pub use life::walk_open_segment::{StripeHealth, WalkedStripe};
 pub use pool::{DeviceStatus, Pool, Status};

@@ -443,6 +443,13 @@ impl Pool {
         }
     }
 
+    /// Device operations since the pool was opened that programs wait for: those of threads that do no
+    /// background work.
+    #[must_use]
+    pub fn program_ops(&self) -> u64 {
+        self.inner.devices.program_ops()
+    }
+
     /// The pool's shape, its devices and their health.
     #[must_use]
     pub fn status(&self) -> Status {

@@ -13,8 +13,11 @@
 //! | 4 | a device is away while the pool is written, and comes back |
 //! | 5 | devices join, leave and are replaced under load, and the process is killed twenty times in each |
 //! | 7 | a pool of 4 + 2 becomes one of 8 + 3 under load, paused, killed and resumed |
+//! | 8 | programs read and write beside a scrub and a rebuild: the times of their calls |
+//! | 9 | 4 KiB are read at random places, with all devices and with two of six lost |
 
 mod bench_pool;
+mod beside;
 mod kills;
 mod losses;
 mod rebuild;
@@ -36,7 +39,7 @@ fn main() -> Outcome<()> {
     }
     let directory = PathBuf::from(arguments.first().ok_or("name a directory for the images")?);
     let chosen: Vec<u32> = arguments[1..].iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
-    for case in [1, 2, 3, 4, 5, 7] {
+    for case in [1, 2, 3, 4, 5, 7, 8, 9] {
         if !chosen.is_empty() && !chosen.contains(&case) {
             continue;
         }
@@ -46,7 +49,9 @@ fn main() -> Outcome<()> {
             3 => losses::sparse(&directory, mib)?,
             4 => losses::away_and_back(&directory, mib)?,
             5 => kills::verbs(&directory, mib.min(64))?,
-            _ => shape::convert(&directory, mib)?,
+            7 => shape::convert(&directory, mib)?,
+            8 => beside::programs(&directory, mib)?,
+            _ => beside::degraded(&directory, mib)?,
         }
     }
     Ok(())

@@ -134,7 +134,9 @@ fn scrubbed(world: &SimWorld) -> Option<(CheckReport, bool)> {
     let engine = Engine::open(log, recovered, FsSchema, options()).ok()?;
     engine.flush().ok()?;
     let mut after = None;
-    while let Some(step) = engine.scrub_step(after).expect("sound devices are readable") {
+    while let Some(step) =
+        engine.scrub_step(after, warpfire_log::WorkFor::Caller).expect("sound devices are readable")
+    {
         after = Some(step.segment);
     }
     let damaged = engine.log().damaged().expect("there is room");

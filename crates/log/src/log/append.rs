@@ -100,7 +100,7 @@ impl Log {
         // In the table before any stripe of it can complete, which looks it up there.
         self.segment_table.lock().add_open(writer.descriptor(), writer.remaining_bytes());
         stream.publish_open(writer.id());
-        *open = Some(OpenSegment::new(writer));
+        *open = Some(OpenSegment::new(writer, kind));
         self.note_room();
         open.as_ref().and_then(|o| o.place(on_block, wanted)).ok_or(PoolError::NoSpace)
     }

@@ -29,7 +29,7 @@ use crate::limits::upkeep_bytes;
 use crate::pins::Pins;
 use crate::store::{
     Admit, CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogError, LogPos, LogStore, Pin,
-    ScrubbedSegment, Slices, Space, Stream,
+    ScrubbedSegment, Slices, Space, Stream, WorkFor,
 };
 use crate::stream::UNSPLIT_MAX_BYTES;
 use segments::MemSegments;
@@ -375,7 +375,7 @@ impl LogStore for MemLog {
         0
     }
 
-    fn mend(&self) -> Result<bool, LogError> {
+    fn mend(&self, _work_for: WorkFor<'_>) -> Result<bool, LogError> {
         Ok(false)
     }
 
@@ -387,7 +387,11 @@ impl LogStore for MemLog {
         Ok(Vec::new())
     }
 
-    fn scrub(&self, _after: Option<SegmentId>) -> Result<Option<ScrubbedSegment>, LogError> {
+    fn scrub(
+        &self,
+        _after: Option<SegmentId>,
+        _work_for: WorkFor<'_>,
+    ) -> Result<Option<ScrubbedSegment>, LogError> {
         // Memory does not rot.
         Ok(None)
     }

@@ -11,7 +11,7 @@ pub mod hooked;
 use std::collections::{BTreeMap, HashMap};
 
 use warpfire_env::{Random, Timestamp};
-use warpfire_log::{Log, LogError, LogPos, LogStore, RecoveredLog, Stream};
+use warpfire_log::{Log, LogError, LogPos, LogStore, RecoveredLog, Stream, WorkFor};
 use warpfire_pool::{CreateOptions, Pool, PoolError};
 use warpfire_sim_env::{Cut, DeviceKind, DeviceSpec, DistinctNumbers, Recording, SimRandom, SimWorld, mix};
 use warpfire_units::{SegmentId, SlicePtr};
@@ -320,7 +320,7 @@ impl Client {
     /// or the entries with bytes in them are replaced.
     pub fn regain_redundancy(&mut self) -> Result<(), LogError> {
         self.checkpoint(0)?;
-        while self.log.mend()? {}
+        while self.log.mend(WorkFor::Caller)? {}
         // Ends: each round leaves fewer segments as they are, and new ones have all their redundancy.
         loop {
             let weak = self.log.damaged()?;

@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use warpfire_log::{LogError, LogStore};
+use warpfire_log::{LogError, LogStore, WorkFor};
 use warpfire_units::SegmentId;
 
 use super::job::RewriteJob;
@@ -85,10 +85,15 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Gives some segments all their parity again: rewrites damaged and lost columns or, where that is not
     /// possible, moves the live bytes to other segments. `true` if something was rewritten. Without space it
     /// does nothing.
-    pub(crate) fn repair_step(&self) -> Result<bool, MetaError> {
+    pub(crate) fn repair_step(&self, work_for: WorkFor<'_>) -> Result<bool, MetaError> {
+        self.latch.check()?;
         // Without the lock, for which callers wait that need space: a column takes a while.
-        if self.log.mend()? {
+        if self.log.mend(work_for)? {
             return Ok(true);
+        }
+        // Nor does it wait for a merge where there is nothing to clean.
+        if self.log.damaged()?.is_empty() {
+            return Ok(false);
         }
         let _compacting = self.compacting.lock();
         let mut unrecoverable = self.unrecoverable.lock();

@@ -1,4 +1,7 @@
-//! Background work: two step functions, and the two threads that call them when events may have made work.
+//! Background work: step functions, and the threads that call them when events may have made work.
+//!
+//! Upkeep has a thread of its own, so that flushes and merges never wait for a column that is being
+//! rewritten, or for its turn.
 //!
 //! # Invariants
 //! 1. Every event that may have made work raises `events`, so no thread sleeps through one (assert in
@@ -9,8 +12,9 @@ use std::sync::Arc;
 use warpfire_env::sync::atomic::{AtomicBool, Ordering};
 use warpfire_env::sync::thread::{Builder, JoinHandle};
 
+use warpfire_env::begin_background_work;
 use warpfire_env::sync::{Condvar, Mutex};
-use warpfire_log::{CensusNeed, LogError, LogStore};
+use warpfire_log::{CensusNeed, LogError, LogStore, WorkFor};
 use warpfire_units::Seq;
 
 use super::{Background, EngineInner};
@@ -59,11 +63,13 @@ impl Threads {
         // From here on a drop ends those that run.
         let threads = Threads { handles: Mutex::default(), stop };
         if has_threads {
-            let (flusher, compactor) = (Arc::clone(inner), Arc::clone(inner));
-            threads.add("warpfire-flush", move || work(&flusher, EngineInner::flush_step))?;
-            threads.add("warpfire-merge", move || {
-                work(&compactor, |inner| inner.compaction_step(inner.log.upkeep_may_work()))
-            })?;
+            let step = |step: fn(&EngineInner<L, S>) -> Result<bool, MetaError>| {
+                let inner = Arc::clone(inner);
+                move || work(&inner, step)
+            };
+            threads.add("warpfire-flush", step(EngineInner::flush_step))?;
+            threads.add("warpfire-merge", step(EngineInner::compaction_step))?;
+            threads.add("warpfire-mend", step(EngineInner::upkeep_step))?;
         }
         Ok(threads)
     }
@@ -96,6 +102,7 @@ fn work<L: LogStore, S: Schema>(
     inner: &EngineInner<L, S>,
     step: impl Fn(&EngineInner<L, S>) -> Result<bool, MetaError>,
 ) {
+    let _in_background = begin_background_work();
     let mut seen = 0;
     loop {
         let mut calls = inner.signal.calls.lock();
@@ -170,14 +177,24 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(false)
     }
 
-    /// Moves live bytes out of damaged segments, or works for callers that wait for space, or compacts runs,
-    /// or cleans segments if that pays. Damage is repaired only if `repairs`.
-    pub(super) fn compaction_step(&self, repairs: bool) -> Result<bool, MetaError> {
-        self.latch.check()?;
-        // Damage first: until it is repaired, one more lost device may lose bytes.
-        if repairs && self.repair_step()? {
-            return Ok(true);
+    /// Makes one segment whole, at the rate of upkeep, unless that is paused. Ends early when the threads
+    /// are to end.
+    fn upkeep_step(&self) -> Result<bool, MetaError> {
+        if !self.log.upkeep_may_work() {
+            return Ok(false);
         }
+        self.repair_step(WorkFor::Pool(&|wait| {
+            let mut calls = self.signal.calls.lock();
+            if !wait.is_zero() {
+                self.signal.called.wait_while_for(&mut calls, |calls| !calls.stopped, wait);
+            }
+            !calls.stopped
+        }))
+    }
+
+    /// Works for callers that wait for space, or compacts runs, or cleans segments if that pays.
+    pub(super) fn compaction_step(&self) -> Result<bool, MetaError> {
+        self.latch.check()?;
         if self.reclaim_step()? {
             return Ok(true);
         }

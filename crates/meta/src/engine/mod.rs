@@ -30,7 +30,7 @@ use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 use warpfire_env::sync::Mutex;
 use warpfire_env::{RankedMutex, RankedReentrantMutex};
 use warpfire_format::manifest::{ManifestEdit, TableDescriptor};
-use warpfire_log::{LogError, LogPos, LogStore, ScrubbedSegment};
+use warpfire_log::{LogError, LogPos, LogStore, ScrubbedSegment, WorkFor};
 use warpfire_slices::{HeldSlices, LocalSlices};
 use warpfire_units::{SegmentId, Seq};
 
@@ -396,8 +396,12 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
     ///
     /// # Errors
     /// The errors of `LogStore::scrub`.
-    pub fn scrub_step(&self, after: Option<SegmentId>) -> Result<Option<ScrubbedSegment>, LogError> {
-        let scrubbed = self.inner.log.scrub(after);
+    pub fn scrub_step(
+        &self,
+        after: Option<SegmentId>,
+        work_for: WorkFor<'_>,
+    ) -> Result<Option<ScrubbedSegment>, LogError> {
+        let scrubbed = self.inner.log.scrub(after, work_for);
         self.inner.repair_seen_damage();
         scrubbed
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warpfire_log::LogStore;
+use warpfire_log::{LogStore, WorkFor};
 use warpfire_slices::{Admit, HasSlices, LocalSlices, SliceError, Upkeep};
 use warpfire_units::Seq;
 
@@ -96,7 +96,10 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
     }
 
     fn background_step(&self) -> Result<bool, MetaError> {
-        Ok(self.inner.flush_step()? || self.inner.compaction_step(true)?)
+        // Damage before merges: until it is repaired, one more lost device may lose bytes.
+        Ok(self.inner.flush_step()?
+            || self.inner.repair_step(WorkFor::Caller)?
+            || self.inner.compaction_step()?)
     }
 
     fn close(&self) -> Result<(), MetaError> {

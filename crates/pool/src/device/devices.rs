@@ -55,7 +55,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use warpfire_env::sync::Mutex;
-use warpfire_env::{Device, DeviceError, DeviceOp, LendableBytes, OpKind, TimeLimit, run_batch, unanswered};
+use warpfire_env::{
+    Device, DeviceError, DeviceOp, LendableBytes, OpKind, TimeLimit, is_background_work, run_batch,
+    unanswered,
+};
 use warpfire_format::Uuid;
 use warpfire_format::root::{DeviceEntry, DeviceLife, DeviceUse};
 use warpfire_units::{DeviceIndex, ZoneIndex};
@@ -114,6 +117,8 @@ pub(crate) struct Devices {
     /// Rises after each change that may make an open segment outdated: of the set, of a device's health, of a
     /// dead zone, of the parity.
     changes: AtomicU64,
+    /// Operations that programs wait for.
+    program_ops: AtomicU64,
     /// Whether the pool is open for reading.
     for_reading: bool,
     dead_zones: DeadZones,
@@ -287,6 +292,7 @@ impl Devices {
             lost: AtomicUsize::new(lost),
             losses: AtomicUsize::new(0),
             changes: AtomicU64::new(1),
+            program_ops: AtomicU64::new(0),
             for_reading,
             dead_zones: DeadZones::default(),
             last_failure: Mutex::new(None),
@@ -398,16 +404,6 @@ impl Devices {
         self.changes.fetch_add(1, Release);
     }
 
-    /// Number of devices of the table that are missing or no longer written.
-    pub(crate) fn lost_count(&self) -> usize {
-        self.lost.load(Relaxed)
-    }
-
-    /// How often a device was lost since the pool was opened. It never decreases.
-    pub(crate) fn losses(&self) -> usize {
-        self.losses.load(Acquire)
-    }
-
     /// A read operation; `None` if the device is missing or gone.
     pub(crate) fn read_op<'a>(&self, at: (DeviceIndex, u64), buf: &'a mut [u8]) -> Option<DeviceOp<'a>> {
         let set = self.set.load();
@@ -461,11 +457,6 @@ impl Devices {
         true
     }
 
-    /// Operations on the device that the pool stopped waiting for.
-    pub(crate) fn late_count(&self, index: DeviceIndex) -> u64 {
-        self.set.load().opened(index).map_or(0, |(_, _, state)| state.tally.late.load(Relaxed))
-    }
-
     /// A write operation; `None` if the device takes no more writes.
     pub(crate) fn write_op<'a>(
         &self,
@@ -499,6 +490,7 @@ impl Devices {
     /// Runs a batch of operations that `read_op` and `write_op` made, counts them, and drops devices that
     /// failed.
     pub(crate) fn run(&self, ops: &mut [DeviceOp<'_>]) {
+        self.count_program_ops(ops.len());
         let set = self.set.load_full();
         run_batch(&set.opened, ops);
         for op in ops {

@@ -24,6 +24,8 @@ pub(crate) mod resilver;
 pub(crate) mod roots;
 // Finds out which devices belong together, without opening their pool.
 pub(crate) mod scan;
+// The cost of one stripe of work that takes long.
+pub(crate) mod stripe_work;
 pub(crate) mod tune;
 // Walks the stripes of a segment that was open at a crash.
 pub(crate) mod walk_open_segment;

@@ -23,6 +23,7 @@
 //! 5. A segment never has two columns on one device (assert in `SegmentDescriptor::move_column`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use warpfire_env::{AlignedBuf, PlantedBug, is_planted};
@@ -33,6 +34,7 @@ use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
 use crate::device::devices::is_refused;
 use crate::error::PoolError;
+use crate::life::stripe_work::{AfterStripe, StripeWork};
 use crate::pool::{Inner, Pool};
 use crate::read::read_stripe::ColumnWait;
 use crate::segment::header_readahead::HeaderReadahead;
@@ -64,7 +66,20 @@ pub struct ResilveredSegment {
     pub old_zones: OldZones,
     /// Why a column could not be rewritten; `None` if each was.
     pub failure: Option<PoolError>,
+    /// Whether its caller has ended the work early. No column was rewritten then.
+    pub is_ended: bool,
 }
+
+impl ResilveredSegment {
+    /// The segment of which nothing was rewritten, because the caller has ended the work.
+    fn unchanged(descriptor: SegmentDescriptor) -> Self {
+        let (moves, old_zones, failure) = Default::default();
+        ResilveredSegment { descriptor, moves, old_zones, failure, is_ended: true }
+    }
+}
+
+/// The columns that were written, and why another one was not.
+type WrittenColumns = (Vec<ColumnMove>, Option<PoolError>);
 
 /// Devices, and ends of devices, from which columns move away.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -136,6 +151,20 @@ impl Pool {
         suspects: Suspects,
         vacated: &Vacated,
     ) -> Result<ResilveredSegment, PoolError> {
+        self.resilver_by_stripe(id, suspects, vacated, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`resilver`](Self::resilver). If `after_stripe` ends the work, the segment stays as it was.
+    ///
+    /// # Errors
+    /// As `resilver`.
+    pub fn resilver_by_stripe(
+        &self,
+        id: SegmentId,
+        suspects: Suspects,
+        vacated: &Vacated,
+        after_stripe: &mut AfterStripe<'_>,
+    ) -> Result<ResilveredSegment, PoolError> {
         let inner = &self.inner;
         inner.check_writable()?;
         inner.ensure_epoch_is_durable()?;
@@ -145,7 +174,9 @@ impl Pool {
         let places = segment.stripes.read().places();
         let mut descriptor = segment.descriptor(SegmentState::Sealed);
         if suspects != Suspects::Recorded {
-            let damaged = inner.damaged_columns(&segment, &places);
+            let Some(damaged) = inner.damaged_columns(&segment, &places, after_stripe) else {
+                return Ok(ResilveredSegment::unchanged(descriptor));
+            };
             damaged.into_iter().for_each(|lost| _ = descriptor.note_lost(lost));
         }
         if let Suspects::WrittenLast(first_stripe) = suspects {
@@ -158,7 +189,10 @@ impl Pool {
         let (written, failure) = if is_planted(PlantedBug::ResilverSkipped) {
             (Vec::new(), None)
         } else {
-            inner.write_columns(&segment, &places, &descriptor, vacated)?
+            match inner.write_columns(&segment, &places, &descriptor, vacated, after_stripe)? {
+                Some(done) => done,
+                None => return Ok(ResilveredSegment::unchanged(segment.descriptor(SegmentState::Sealed))),
+            }
         };
         let mut old_zones = OldZones(Vec::new());
         for moved in &written {
@@ -184,7 +218,7 @@ impl Pool {
                 "segment resilvered"
             );
         }
-        Ok(ResilveredSegment { descriptor, moves: written, old_zones, failure })
+        Ok(ResilveredSegment { descriptor, moves: written, old_zones, failure, is_ended: false })
     }
 
     /// Reads and verifies every block of a segment, headers and parity included. If a column does not verify,
@@ -193,6 +227,18 @@ impl Pool {
     /// # Errors
     /// `UnknownSegment`.
     pub fn verify(&self, id: SegmentId) -> Result<VerifiedSegment, PoolError> {
+        self.verify_by_stripe(id, &mut |_| {})
+    }
+
+    /// As [`verify`](Self::verify), and calls `after_stripe` after each stripe, which may wait.
+    ///
+    /// # Errors
+    /// As `verify`.
+    pub fn verify_by_stripe(
+        &self,
+        id: SegmentId,
+        after_stripe: &mut dyn FnMut(StripeWork),
+    ) -> Result<VerifiedSegment, PoolError> {
         let inner = &self.inner;
         let segment = inner.segment(id)?;
         let places = segment.stripes.read().places();
@@ -200,7 +246,12 @@ impl Pool {
         for place in &places {
             (0..segment.width()).for_each(|column| inner.checksums.remove(&segment, place.stripe, column));
         }
-        let is_whole = inner.damaged_columns(&segment, &places).is_empty();
+        let after_stripe = &mut |work| {
+            after_stripe(work);
+            ControlFlow::Continue(())
+        };
+        let damaged = inner.damaged_columns(&segment, &places, after_stripe);
+        let is_whole = damaged.expect("nothing ends the work").is_empty();
         if !is_whole {
             inner.note_damage(id);
         }
@@ -234,14 +285,20 @@ impl Pool {
 
 impl Inner {
     /// Columns with a block that does not verify, among those on devices that take writes, each with the
-    /// first stripe that has such a block.
-    fn damaged_columns(&self, segment: &PoolSegment, places: &[StripePlace]) -> Vec<LostColumn> {
+    /// first stripe that has such a block. `None` if `after_stripe` has ended the work.
+    fn damaged_columns(
+        &self,
+        segment: &PoolSegment,
+        places: &[StripePlace],
+        after_stripe: &mut AfterStripe<'_>,
+    ) -> Option<Vec<LostColumn>> {
         // A column leaves `whole` at its first bad block and is not read any further.
         let mut whole: Vec<usize> =
             (0..segment.width()).filter(|c| self.devices.writable(segment.columns[*c].0)).collect();
         let mut damaged = Vec::new();
         for place in places {
             let shards = self.read_columns(segment, place, &whole, 0..place.rows, ColumnWait::Patient);
+            let read_columns = whole.len();
             whole.retain(|column| {
                 let shard = shards.iter().find(|s| s.column == *column);
                 let is_sound = shard.is_some_and(|s| (0..place.rows).all(|row| s.is_sound(row)));
@@ -251,35 +308,48 @@ impl Inner {
                 }
                 is_sound
             });
+            if after_stripe(StripeWork::of(place, read_columns, 0)).is_break() {
+                return None;
+            }
         }
-        damaged
+        Some(damaged)
     }
 
     /// Writes to fresh zones the columns of a descriptor that are lost on devices that take writes, or lie on
     /// `vacated` devices. They are durable on return. Returns the columns that were written, and why another
-    /// one was not. The zones of those are free again.
+    /// one was not. The zones of those are free again. `None` if `after_stripe` has ended the work: then all
+    /// of them are.
     fn write_columns(
         &self,
         segment: &PoolSegment,
         places: &[StripePlace],
         descriptor: &SegmentDescriptor,
         vacated: &Vacated,
-    ) -> Result<(Vec<ColumnMove>, Option<PoolError>), PoolError> {
+        after_stripe: &mut AfterStripe<'_>,
+    ) -> Result<Option<WrittenColumns>, PoolError> {
         let moment = self.devices.moment();
         let (mut written, mut failure) = self.take_targets(segment, descriptor, vacated);
         for place in places {
             if written.is_empty() {
                 break;
             }
-            if let Err(e) = self.write_shards(segment, place, &written, moment) {
-                failure = Some(e);
-                self.free_zones(written.drain(..).map(|m| m.to));
-                break;
-            }
+            let work = match self.write_shards(segment, place, &written, moment) {
+                Ok(work) => work,
+                Err(e) => {
+                    failure = Some(e);
+                    self.free_zones(written.drain(..).map(|m| m.to));
+                    break;
+                }
+            };
             failure = self.free_unwritable(&mut written, moment).or(failure);
+            if after_stripe(work).is_break() {
+                // No reader and no descriptor has seen them.
+                self.free_zones(written.drain(..).map(|m| m.to));
+                return Ok(None);
+            }
         }
         if written.is_empty() {
-            return Ok((written, failure));
+            return Ok(Some((written, failure)));
         }
         let flushed = self.flush();
         // No reader and no descriptor has seen the fresh zones: those on a device that was dropped since, and
@@ -288,7 +358,7 @@ impl Inner {
             self.free_zones(written.drain(..).map(|m| m.to));
         }
         failure = self.free_unwritable(&mut written, moment).or(failure);
-        flushed.map(|()| (written, failure))
+        flushed.map(|()| Some((written, failure)))
     }
 
     /// Takes a fresh, empty zone for each column that `write_columns` writes. Returns these, and why there is
@@ -375,7 +445,7 @@ impl Inner {
         place: &StripePlace,
         moves: &[ColumnMove],
         moment: u64,
-    ) -> Result<(), PoolError> {
+    ) -> Result<StripeWork, PoolError> {
         // Sequence, lengths and inline payload are in every header of the stripe: any one that verifies will
         // do.
         let found = self
@@ -386,7 +456,7 @@ impl Inner {
                 readable: 0,
                 needed: segment.needed(),
             })?;
-        let contents = self.shard_contents(segment, place, moves)?;
+        let (contents, read_columns) = self.shard_contents(segment, place, moves)?;
         let mut shards = Vec::with_capacity(moves.len());
         for (moved, blocks) in moves.iter().zip(&contents) {
             let mut shard = AlignedBuf::zeroed((usize::from(place.rows) + 1) * BLOCK_BYTES);
@@ -416,17 +486,18 @@ impl Inner {
             .collect();
         self.devices.run(&mut ops);
         // A full host refuses a write and keeps its device.
-        if ops.iter().any(is_refused) { Err(self.failed()) } else { Ok(()) }
+        let work = StripeWork::of(place, read_columns, moves.len());
+        if ops.iter().any(is_refused) { Err(self.failed()) } else { Ok(work) }
     }
 
     /// The rows of some columns of a stripe, in the order of `moves`: copied where they verify, reconstructed
-    /// where they do not.
+    /// where they do not. And how many columns were read for that.
     fn shard_contents(
         &self,
         segment: &PoolSegment,
         place: &StripePlace,
         moves: &[ColumnMove],
-    ) -> Result<Vec<AlignedBuf>, PoolError> {
+    ) -> Result<(Vec<AlignedBuf>, usize), PoolError> {
         let columns: Vec<usize> = moves.iter().map(|m| usize::from(m.column)).collect();
         // A column that missed this stripe is not read in vain.
         let missed = segment.lost.lock().clone();
@@ -435,6 +506,7 @@ impl Inner {
             self.devices.writable(segment.columns[*column].0) && !missed.iter().any(misses)
         };
         let own: Vec<usize> = columns.iter().copied().filter(has_stripe).collect();
+        let own_columns = own.len();
         let own = self.read_columns(segment, place, &own, 0..place.rows, ColumnWait::Limited);
         let copy_of =
             |column: usize, row: u16| own.iter().find(|s| s.column == column).filter(|s| s.is_sound(row));
@@ -457,6 +529,12 @@ impl Inner {
             }
             blocks
         };
-        Ok(columns.iter().map(content).collect())
+        // Without parity the lost columns are read once more, and nothing else.
+        let others = match (&reconstructed, segment.parity) {
+            (None, _) => 0,
+            (Some(_), 0) => lost.len(),
+            (Some(_), _) => segment.needed(),
+        };
+        Ok((columns.iter().map(content).collect(), own_columns + others))
     }
 }

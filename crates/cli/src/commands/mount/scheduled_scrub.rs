@@ -104,7 +104,13 @@ fn step(pool: &Warpfire, stopped: &Receiver<()>) -> bool {
         if waits_for(&pool.upkeep()) {
             break;
         }
-        match pool.scrub_round_step(now, SystemClock.monotonic_nanos()) {
+        let now_nanos = SystemClock.monotonic_nanos();
+        // Without a rate of its own it leaves to programs what they need, stripe by stripe.
+        let stepped = match rate {
+            Some(_) => pool.scrub_round_step(now, now_nanos),
+            None => pool.paced_scrub_round_step(now, now_nanos, &goes_on),
+        };
+        match stepped {
             Ok(step) => {
                 read_bytes += step.read_bytes;
                 if !goes_on(Duration::from_nanos(pause_nanos(rate, read_bytes, started_nanos))) {

@@ -1,7 +1,8 @@
 //! Counts of each device: of this session, and of its life in the pool.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use warpfire_env::is_background_work;
 use warpfire_format::root::DeviceLife;
 use warpfire_units::DeviceIndex;
 
@@ -19,6 +20,33 @@ impl Devices {
         if let Some((_, _, state)) = self.set.load().opened(index) {
             state.tally.identity_errors.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Operations on the device that the pool stopped waiting for.
+    pub(crate) fn late_count(&self, index: DeviceIndex) -> u64 {
+        self.set.load().opened(index).map_or(0, |(_, _, state)| state.tally.late.load(Relaxed))
+    }
+
+    /// Number of devices of the table that are missing or no longer written.
+    pub(crate) fn lost_count(&self) -> usize {
+        self.lost.load(Relaxed)
+    }
+
+    /// How often a device was lost since the pool was opened. It never decreases.
+    pub(crate) fn losses(&self) -> usize {
+        self.losses.load(Acquire)
+    }
+
+    /// Counts operations before they run, so that background work beside them sees that a program waits.
+    pub(super) fn count_program_ops(&self, ops: usize) {
+        if !is_background_work() {
+            self.program_ops.fetch_add(ops as u64, Relaxed);
+        }
+    }
+
+    /// Operations so far that programs wait for: those of threads that do no background work.
+    pub(crate) fn program_ops(&self) -> u64 {
+        self.program_ops.load(Relaxed)
     }
 
     /// Counts of the device since it was opened; zero if it is missing.
