@@ -51,7 +51,7 @@ use crate::op::{CallGate, CallGuard, Digestible, Operation, TransactionCounters}
 use crate::scratch::Scratch;
 use crate::snapshot::SnapshotSums;
 use crate::stamp::{provisional, stamp};
-use crate::volume_limits::{Claim, LimitedVolumes, VolumeUse};
+use crate::volume::{Claim, LimitedVolumes, VolumeUse};
 
 /// Inode number of a volume's root directory. Later numbers are larger.
 pub(crate) const ROOT_INO: u64 = 1;

@@ -41,8 +41,6 @@ mod tests;
 mod transfer;
 mod tx;
 mod volume;
-mod volume_limits;
-mod volume_order;
 
 pub use attrs::{Attr, NewMode, SetAttr, SetTime, XattrMode};
 pub use data::{AllocMode, DefragmentCounts, Position, ReadAt, Seek};
@@ -66,8 +64,7 @@ pub use snapshot::{SnapshotFs, SnapshotInfo};
 pub use space::SpaceInfo;
 pub use transfer::{RECEIVE_NAME, STREAM_MARK_BYTES};
 pub use tx::{FileVersion, Invalidation, PendingCommit, Transaction, TxFs};
-pub use volume::{CloneSource, LimitChange, NewLimit, VolumeInfo};
-pub use volume_order::VolumeOrder;
+pub use volume::{CloneSource, LimitChange, NewLimit, VolumeInfo, VolumeOrder};
 pub use warpfire_format::fs::FileKind;
 pub use warpfire_format::fs::{LIMIT_MAX, VolumeLimits};
 pub use warpfire_units::Seq;

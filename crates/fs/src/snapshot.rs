@@ -35,7 +35,7 @@ use crate::limits::{PAGE_ENTRIES, SNAPSHOTS_MAX};
 use crate::node::{InodeCache, NodeLookup, NodeState, RecordLocation, VersionCounters, check_name};
 use crate::op::{CallGate, TransactionCounters};
 use crate::stamp::{stamp, timestamp};
-use crate::volume_limits::LimitedVolumes;
+use crate::volume::LimitedVolumes;
 
 /// The filesystem as a snapshot shows it. It has all calls of [`Fs`]; those that change something fail with
 /// `ReadOnlySnapshot`. The snapshot may be deleted while this lives, and stays readable here.

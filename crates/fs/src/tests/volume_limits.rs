@@ -285,7 +285,7 @@ fn after_a_power_cut_the_use_is_exact_and_the_limit_holds_to_the_byte() {
             let number = warpfire_format::fs::VolumeId(2);
             let (limits, used) = fs.limited_volumes.get(number).expect("the limit was synced");
             assert_eq!(limits.bytes, Some(LIMIT), "{what}");
-            assert_eq!(used, crate::volume_limits::VolumeUse::of(&fs.volume_sums(number, Seq::MAX).unwrap()));
+            assert_eq!(used, crate::volume::VolumeUse::of(&fs.volume_sums(number, Seq::MAX).unwrap()));
             let left = LIMIT - used.bytes.cast_unsigned();
             let top = fs.lookup(&ROOT, &fs.root(), b"v").unwrap();
             refused(fs.create_file(&ROOT, &top, b"fill", mode(), &vec![3; left as usize + 1]), "bytes");

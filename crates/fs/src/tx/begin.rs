@@ -27,7 +27,7 @@ use crate::op::{CallGate, CallJournal, TransactionCounters};
 use crate::schema::FsSchema;
 use crate::snapshot::CommitSnapshot;
 use crate::stamp::stamp;
-use crate::volume_limits::LimitedVolumes;
+use crate::volume::LimitedVolumes;
 
 /// The filesystem of one transaction. It has all calls of [`Fs`], for nodes that calls of the same
 /// transaction have returned.

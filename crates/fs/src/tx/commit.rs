@@ -54,7 +54,7 @@ use crate::node::{NodeRef, PendingTimes, RecordLocation};
 use crate::op::TransactionCounts;
 use crate::snapshot::{CommitSnapshot, SnapshotInfo};
 use crate::stamp::settle_attrs;
-use crate::volume_limits::Claim;
+use crate::volume::Claim;
 
 /// The version of a file at some time, for [`Transaction::expect_version`].
 #[derive(Clone, PartialEq, Eq, Debug)]

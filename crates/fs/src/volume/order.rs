@@ -2,13 +2,13 @@
 
 use warpfire_meta::{SnapshotStore, Storage};
 
+use super::{CloneSource, LimitChange, VolumeInfo};
 use crate::acl::Caller;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::node::{NameBuf, NodeRef};
 use crate::path::Follow;
 use crate::tx::Invalidation;
-use crate::volume::{CloneSource, LimitChange, VolumeInfo};
 
 /// A change of volumes, by paths that begin at the root of the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
