@@ -29,9 +29,11 @@
 //!
 //! A call that fails has changed nothing.
 
-mod calls;
 mod compare;
+mod edit;
+mod whole;
+mod yank;
 mod yanked_slice;
 
-pub use calls::InsertSource;
+pub use edit::InsertSource;
 pub use yanked_slice::{YankLimit, YankedSlice};
