@@ -11,6 +11,12 @@
 //!    (`tests::snapshot_holds`).
 //! 4. `SnapshotSums` counts the snapshots of the store (`tests::snapshots`).
 
+mod directory;
+mod gmt_name;
+mod rule;
+
+pub use gmt_name::{gmt_name, gmt_second};
+
 use std::sync::Arc;
 
 use warpfire_env::sync::Mutex;

@@ -8,6 +8,7 @@
 use warpfire_format::fs::{Key, VolumeId, volume_of};
 use warpfire_meta::{SnapshotStore, SnapshotView, Storage, Store};
 
+use super::SnapshotInfo;
 use crate::acl::{Caller, Perm};
 use crate::damage::OWN_ANCESTOR;
 use crate::error::FsError;
@@ -15,7 +16,6 @@ use crate::fs::{Fs, ROOT_INO};
 use crate::keys::inode_key;
 use crate::limits::DEPTH_MAX;
 use crate::node::{NameBuf, NodeRef};
-use crate::snapshot::SnapshotInfo;
 use crate::volume::live_record;
 
 impl<E: Storage + SnapshotStore> Fs<E> {
