@@ -45,10 +45,10 @@ use warpfire_units::Seq;
 use crate::deferred::{BYTES, INODES};
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::invalidation::Invalidation;
 use crate::limits::PAGE_ENTRIES;
 use crate::node::{NodeRef, NodeState, PendingTimes, RecordLocation};
 use crate::snapshot::SnapshotInfo;
-use crate::tx::Invalidation;
 
 /// Most bytes of keys and values of a rollback: it is one commit, in memory.
 const ROLLBACK_BYTES_MAX: usize = 1 << 30;

@@ -12,15 +12,7 @@ use warpfire_units::Seq;
 
 use super::pending::PendingCommit;
 use crate::error::FsError;
-
-/// A name or a file with another answer after a transaction is committed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Invalidation<'a> {
-    /// A name in the directory with this inode number. It is made, removed or refers to another file.
-    Name(u64, &'a [u8]),
-    /// A file's attributes, extended attributes or content; or a directory in which names change.
-    File(u64),
-}
+use crate::invalidation::Invalidation;
 
 impl<E: Storage> PendingCommit<E> {
     /// Visits everything that the commit changes: names first, then each file once. After a `catch_up` it may

@@ -45,5 +45,4 @@ mod savepoint;
 
 pub use begin::{Transaction, TxFs};
 pub use commit::FileVersion;
-pub use invalidation::Invalidation;
 pub use pending::PendingCommit;

@@ -6,9 +6,9 @@ use super::{CloneSource, LimitChange, VolumeInfo};
 use crate::acl::Caller;
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::invalidation::Invalidation;
 use crate::node::{NameBuf, NodeRef};
 use crate::path::Follow;
-use crate::tx::Invalidation;
 
 /// A change of volumes, by paths that begin at the root of the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

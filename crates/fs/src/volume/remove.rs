@@ -7,9 +7,9 @@ use warpfire_units::Seq;
 use super::{VolumeInfo, VolumeUse};
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::invalidation::Invalidation;
 use crate::keys::{dentry_key, inode_key};
 use crate::node::{NodeRef, PendingTimes, RecordLocation, check_name};
-use crate::tx::Invalidation;
 
 impl<E: Storage + SnapshotStore> Fs<E> {
     /// Deletes the volume behind a door, with everything in it, and its door. The deletion is durable on
