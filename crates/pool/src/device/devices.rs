@@ -55,10 +55,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use warpfire_env::sync::Mutex;
-use warpfire_env::{
-    Device, DeviceError, DeviceOp, LendableBytes, OpKind, TimeLimit, is_background_work, run_batch,
-    unanswered,
-};
+use warpfire_env::{Device, DeviceError, DeviceOp, LendableBytes, OpKind, TimeLimit, run_batch, unanswered};
 use warpfire_format::Uuid;
 use warpfire_format::root::{DeviceEntry, DeviceLife, DeviceUse};
 use warpfire_units::{DeviceIndex, ZoneIndex};
