@@ -90,7 +90,7 @@ impl Log {
         }
         let (segment, left) = {
             let segment_table = self.segment_table.lock();
-            let mut later = segment_table.live_sealed_after(after);
+            let mut later = segment_table.index().live_sealed().after(after);
             let Some(segment) = later.next() else { return Ok(None) };
             (segment, later.count() as u64)
         };

@@ -3,7 +3,7 @@
 use warpfire_units::{DeviceIndex, ZoneIndex};
 
 use crate::log::Log;
-use crate::segment_table::SegmentEntry;
+use crate::look::Writable;
 
 /// What moves when the zones of a device are given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -33,16 +33,16 @@ impl Log {
         let is_read = self.pool().takes_writes(device);
         let shape = self.pool().full_geometry();
         let with_parity = |bytes: u64| bytes + bytes * u64::from(shape.parity) / u64::from(shape.data.max(1));
-        let segment_table = self.segment_table.lock();
-        let is_there = |entry: &SegmentEntry| {
-            entry.live_bytes() > 0 && entry.places().any(|(at, zone, _)| at == device && zone >= first)
-        };
-        let there = segment_table.iter().map(|(_, entry)| entry).filter(|entry| is_there(entry));
-        there.fold(LeaveWork::default(), |mut work, entry| {
+        let writable = Writable::of(self.pool());
+        let mut work = LeaveWork::default();
+        self.look_at_each(&self.ids_on(device), |_, entry| {
+            let is_there = entry.places().any(|(at, zone, _)| at == device && zone >= first);
             let live_bytes = entry.live_bytes();
+            if live_bytes == 0 || !is_there {
+                return;
+            }
             let is_too_wide = leaves_whole && entry.places().count() > staying.len();
-            let left = self.columns_left(entry);
-            if is_too_wide || (live_bytes * 2 < entry.written_bytes && left > 0) {
+            if is_too_wide || (live_bytes * 2 < entry.written_bytes && writable.columns_left(entry) > 0) {
                 work.cleaned_segments += 1;
                 work.cleaned_bytes += with_parity(live_bytes);
                 work.read_bytes += live_bytes;
@@ -52,7 +52,7 @@ impl Log {
                 work.moved_bytes += column_bytes;
                 work.read_bytes += if is_read { column_bytes } else { entry.written_bytes };
             }
-            work
-        })
+        });
+        work
     }
 }

@@ -13,6 +13,7 @@ mod live_bytes;
 mod lock_ranks;
 mod log;
 mod log_writer;
+mod look;
 #[cfg(any(test, feature = "twin"))]
 mod mem;
 mod mend;
@@ -21,6 +22,8 @@ mod pending;
 mod pins;
 mod recover;
 mod segment_entry;
+mod segment_index;
+mod segment_set;
 mod segment_table;
 mod shape;
 mod state_log;

@@ -470,15 +470,10 @@ impl LogStore for Log {
     }
 
     fn weak_segments(&self) -> usize {
-        let known = self.known_weak();
-        if known.is_empty() {
-            return 0;
-        }
-        let segment_table = self.segment_table.lock();
-        known
-            .into_iter()
-            .filter(|id| segment_table.entry(*id).is_some_and(|entry| entry.live_bytes() > 0))
-            .count()
+        let known: Vec<SegmentId> = self.known_weak().into_iter().collect();
+        let mut weak = 0;
+        self.look_at_each(&known, |_, entry| weak += usize::from(entry.live_bytes() > 0));
+        weak
     }
 
     fn damaged(&self) -> Result<Vec<SegmentId>, LogError> {

@@ -19,6 +19,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::segment::SegmentKind;
@@ -26,6 +27,8 @@ use warpfire_pool::Vacated;
 use warpfire_units::{DeviceIndex, SegmentId, ZoneIndex};
 
 use crate::log::Log;
+use crate::look::Writable;
+use crate::segment_index::ShapeSegments;
 use crate::segment_table::{SegmentEntry, SegmentStage};
 use crate::shape::ShapeWish;
 use crate::store::LogError;
@@ -118,6 +121,7 @@ pub enum Blocked {
 /// What `mend` must know of the pool to find a segment.
 pub(crate) struct Survey {
     pub(crate) vacated: Vacated,
+    writable: Writable,
     pub(crate) unsound: BTreeSet<SegmentId>,
     unmended: BTreeSet<SegmentId>,
     /// Devices that take a column of a segment that has none there.
@@ -148,7 +152,7 @@ impl Survey {
         if entry.live_bytes() == 0 {
             return None;
         }
-        let is_unsound = self.unsound.contains(&id) || log.has_lost_column_to_mend(entry, &self.vacated);
+        let is_unsound = self.unsound.contains(&id) || self.has_lost_column_to_mend(entry);
         let is_vacated = self.is_on_vacated(entry);
         if !is_unsound && !is_vacated {
             return None;
@@ -160,7 +164,7 @@ impl Survey {
             return Some(Remedy::Mend);
         }
         // To rewrite the column of a segment that is mostly garbage costs more than to move its live bytes.
-        if entry.live_bytes() * 2 < entry.written_bytes && log.columns_left(entry) > 0 {
+        if entry.live_bytes() * 2 < entry.written_bytes && self.writable.columns_left(entry) > 0 {
             return Some(Remedy::Clean);
         }
         if self.missing_bytes == 0 && self.has_target(entry) {
@@ -173,9 +177,9 @@ impl Survey {
     }
 
     /// The reason of a segment that has a remedy.
-    fn reason(&self, log: &Log, id: SegmentId, entry: &SegmentEntry) -> DueReason {
+    fn reason(&self, id: SegmentId, entry: &SegmentEntry) -> DueReason {
         let is_lost = |(device, zone, lost): (DeviceIndex, ZoneIndex, bool)| {
-            let takes_writes = log.pool.takes_writes(device);
+            let takes_writes = self.writable.has(device);
             (lost && takes_writes) || (!takes_writes && self.vacated.contains(device, zone))
         };
         if entry.places().any(is_lost) {
@@ -185,6 +189,29 @@ impl Survey {
         } else {
             DueReason::Leave
         }
+    }
+
+    /// Whether a column is lost whose device takes writes and is not vacated.
+    fn has_lost_column_to_mend(&self, entry: &SegmentEntry) -> bool {
+        let mut columns = entry.columns();
+        columns.any(|(device, lost)| lost && self.writable.has(device) && !self.vacated.has_device(device))
+    }
+
+    /// Columns that are lost on devices that take writes, or lie on vacated devices.
+    fn due_columns(&self, entry: &SegmentEntry) -> usize {
+        let is_due = |(device, zone, lost): &(DeviceIndex, ZoneIndex, bool)| {
+            self.vacated.contains(*device, *zone) || (*lost && self.writable.has(*device))
+        };
+        entry.places().filter(is_due).count()
+    }
+
+    /// Segments that can have a due column, ascending.
+    fn candidates(&self, log: &Log) -> Vec<SegmentId> {
+        let mut found = log.segment_table.lock().index().touched_by(|device| self.vacated.concerns(device));
+        found.extend(&self.unsound);
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     fn is_on_vacated(&self, entry: &SegmentEntry) -> bool {
@@ -230,11 +257,12 @@ impl Log {
         if survey.vacated.is_empty() {
             return false;
         }
-        let segment_table = self.segment_table.lock();
-        let is_due = |(id, entry): (SegmentId, &SegmentEntry)| {
-            matches!(survey.remedy(self, id, entry), Some(Remedy::Mend | Remedy::Clean))
-        };
-        segment_table.iter().any(is_due)
+        let looked =
+            self.look_at(&survey.candidates(self), |id, entry| match survey.remedy(self, id, entry) {
+                Some(Remedy::Mend | Remedy::Clean) => ControlFlow::Break(()),
+                Some(Remedy::Wait) | None => ControlFlow::Continue(()),
+            });
+        looked.is_break()
     }
 
     /// Whether the commit log, as the next recovery would read it, has a segment with a column on a vacated
@@ -252,7 +280,7 @@ impl Log {
     pub fn losses_left(&self) -> Option<u8> {
         let of_log = self.log_losses_left().min(Some(self.losses_until_refused()));
         // Those without live bytes too: an opening cannot know them before it has read the tables.
-        let least = self.least_left(of_log, |_| true)?;
+        let least = self.least_left(of_log, None)?;
         u8::try_from(least).ok()
     }
 
@@ -265,8 +293,8 @@ impl Log {
         if !self.pins.has_unpinned() && of_log >= until_refused {
             return false;
         }
-        let of_live = self.least_left(until_refused, |entry| entry.live_bytes() > 0);
-        let of_empty = self.least_left(until_refused, |entry| entry.live_bytes() == 0);
+        let of_live = self.least_left(until_refused, Some(true));
+        let of_empty = self.least_left(until_refused, Some(false));
         of_log < of_live || (self.pins.has_unpinned() && of_empty < of_live)
     }
 
@@ -277,16 +305,31 @@ impl Log {
         of_logs.fold(Some(usize::MAX), Option::min)
     }
 
-    /// How many more devices each of these segments may lose, and `most` at most.
-    fn least_left(&self, most: Option<usize>, counts: impl Fn(&SegmentEntry) -> bool) -> Option<usize> {
-        let is_away = |device: DeviceIndex| !self.pool.takes_writes(device);
-        let segment_table = self.segment_table.lock();
-        let left = segment_table.iter().filter(|(_, entry)| counts(entry)).map(|(_, entry)| {
-            let away = entry.columns().filter(|(device, is_lost)| *is_lost || is_away(*device)).count();
-            usize::from(entry.parity()).checked_sub(away)
+    /// How many more devices each segment may lose, and `most` at most: each one with live bytes, or without,
+    /// if `is_live` says so.
+    fn least_left(&self, most: Option<usize>, is_live: Option<bool>) -> Option<usize> {
+        let writable = Writable::of(&self.pool);
+        let (touched, least) = {
+            let segment_table = self.segment_table.lock();
+            let index = segment_table.index();
+            let counts = |of_shape: &ShapeSegments| match is_live {
+                None => true,
+                Some(true) => of_shape.live_segments > 0,
+                Some(false) => of_shape.segments.len() > of_shape.live_segments,
+            };
+            // A segment that nothing touches may lose as many as it has parity columns, and no other more.
+            let shapes = index.shapes().filter(|(_, of_shape)| counts(of_shape));
+            let least = shapes.map(|((parity, _), _)| Some(usize::from(parity))).fold(most, Option::min);
+            (index.touched_by(|device| !writable.has(device)), least)
+        };
+        let mut least = least;
+        self.look_at_each(&touched, |_, entry| {
+            if is_live.is_none_or(|is_live| is_live == (entry.live_bytes() > 0)) {
+                // `None` is less than any number.
+                least = least.min(writable.left(entry));
+            }
         });
-        // `None` is less than any number.
-        left.fold(most, Option::min)
+        least
     }
 
     /// How many more devices may be lost before an opening is refused, whatever the segments have: up to m
@@ -306,17 +349,20 @@ impl Log {
         let column_bytes = |entry: &SegmentEntry| entry.written_bytes / u64::from(entry.data().max(1));
         let mut due = DueWork::default();
         let (mut waiting, mut used) = (0, Vec::new());
-        let segment_table = self.segment_table.lock();
-        for (id, entry) in segment_table.iter() {
+        let mut candidates = survey.candidates(self);
+        candidates.extend(self.other_shaped(&survey.wish));
+        candidates.sort_unstable();
+        candidates.dedup();
+        self.look_at_each(&candidates, |id, entry| {
             let Some(remedy) = survey.remedy(self, id, entry) else {
                 if survey.wish.is_misshapen(id, entry) {
                     due.add(DueReason::Shape, survey.wish.bytes_to_write(entry.live_bytes()));
                     waiting += u64::from(survey.missing_bytes > 0);
                 }
-                continue;
+                return;
             };
-            let left = self.columns_left(entry);
-            let due_columns = self.due_columns(entry, &survey.vacated).max(1);
+            let left = survey.writable.columns_left(entry);
+            let due_columns = survey.due_columns(entry).max(1);
             let due_bytes = due_columns as u64 * column_bytes(entry);
             match due.at_risk.binary_search_by_key(&left, |risk| risk.left) {
                 Ok(at) => {
@@ -325,14 +371,14 @@ impl Log {
                 }
                 Err(at) => due.at_risk.insert(at, SegmentsAtRisk { left, segments: 1, due_bytes }),
             }
-            due.add(survey.reason(self, id, entry), due_bytes);
+            due.add(survey.reason(id, entry), due_bytes);
             if remedy == Remedy::Wait {
                 waiting += 1;
                 if !survey.has_target(entry) && !survey.is_too_wide(self, entry) {
                     used = entry.columns().map(|(device, _)| device).collect();
                 }
             }
-        }
+        });
         due.blocked = match (waiting, used.is_empty()) {
             (0, _) => None,
             (_, true) => Some(Blocked::Space { bytes: survey.missing_bytes }),
@@ -344,11 +390,16 @@ impl Log {
     /// Number of segments with a column on the device that lacks stripes, and the bytes of these columns.
     #[must_use]
     pub fn missed_by(&self, device: DeviceIndex) -> (u64, u64) {
-        let segment_table = self.segment_table.lock();
         let lacks = |entry: &SegmentEntry| entry.columns().any(|(at, is_lost)| at == device && is_lost);
-        let missed = segment_table.with_lost().filter(|(_, entry)| entry.live_bytes() > 0 && lacks(entry));
-        let column_bytes = |entry: &SegmentEntry| entry.written_bytes / u64::from(entry.data().max(1));
-        missed.fold((0, 0), |(count, bytes), (_, entry)| (count + 1, bytes + column_bytes(entry)))
+        let with_lost: Vec<SegmentId> = self.segment_table.lock().index().with_lost().iter().collect();
+        let (mut segments, mut bytes) = (0, 0);
+        self.look_at_each(&with_lost, |_, entry| {
+            if entry.live_bytes() > 0 && lacks(entry) {
+                segments += 1;
+                bytes += entry.written_bytes / u64::from(entry.data().max(1));
+            }
+        });
+        (segments, bytes)
     }
 
     /// Number of segments with a column on the device, those of the commit log and unreferenced ones
@@ -364,10 +415,21 @@ impl Log {
     pub fn segments_behind(&self, device: DeviceIndex, first: ZoneIndex) -> u64 {
         let of_log = self.log_places().iter().any(|(at, zone)| *at == device && *zone >= first);
         let of_log = u64::from(of_log);
+        let on_device = self.ids_on(device);
+        if first == FIRST_ZONE {
+            return on_device.len() as u64 + of_log;
+        }
+        let mut behind = 0;
+        self.look_at_each(&on_device, |_, entry| {
+            behind += u64::from(entry.places().any(|(at, zone, _)| at == device && zone >= first));
+        });
+        behind + of_log
+    }
+
+    /// Segments with a column on the device, but for those of the commit log.
+    pub(crate) fn ids_on(&self, device: DeviceIndex) -> Vec<SegmentId> {
         let segment_table = self.segment_table.lock();
-        let is_on_device =
-            |entry: &SegmentEntry| entry.places().any(|(at, zone, _)| at == device && zone >= first);
-        segment_table.iter().filter(|(_, entry)| is_on_device(entry)).count() as u64 + of_log
+        segment_table.index().on_device(device).map(|set| set.iter().collect()).unwrap_or_default()
     }
 
     /// Devices whose columns are to move: those that leave the pool, and those that were given up and take no
@@ -395,6 +457,7 @@ impl Log {
         Survey {
             unsound: self.pool.damaged_segments().into_iter().collect(),
             unmended: self.unmended_now(),
+            writable: Writable::of(&self.pool),
             vacated,
             roomy,
             staying,
@@ -427,26 +490,6 @@ impl Log {
         self.unmended.lock().segments.insert(segment);
     }
 
-    /// Whether a column is lost whose device takes writes and is not vacated.
-    fn has_lost_column_to_mend(&self, entry: &SegmentEntry, vacated: &Vacated) -> bool {
-        let mut columns = entry.columns();
-        columns.any(|(device, lost)| lost && self.pool.takes_writes(device) && !vacated.has_device(device))
-    }
-
-    /// Columns that are lost on devices that take writes, or lie on vacated devices.
-    fn due_columns(&self, entry: &SegmentEntry, vacated: &Vacated) -> usize {
-        let is_due = |(device, zone, lost): &(DeviceIndex, ZoneIndex, bool)| {
-            vacated.contains(*device, *zone) || (*lost && self.pool.takes_writes(*device))
-        };
-        entry.places().filter(is_due).count()
-    }
-
-    /// How many columns the segment may still lose.
-    pub(crate) fn columns_left(&self, entry: &SegmentEntry) -> usize {
-        let lost = entry.columns().filter(|(device, lost)| *lost || !self.pool.takes_writes(*device)).count();
-        usize::from(entry.parity()).saturating_sub(lost)
-    }
-
     /// Segments with less redundancy than the devices that take writes allow: those in which a read found
     /// damage, those with a due column that is not to be moved, and those with less parity than new ones.
     pub(crate) fn known_damaged(&self) -> BTreeSet<SegmentId> {
@@ -466,20 +509,19 @@ impl Log {
     fn weak(&self, wanted: impl Fn(Remedy) -> bool) -> BTreeSet<SegmentId> {
         let survey = self.survey();
         let parity = self.pool.geometry(SegmentKind::Bulk).parity;
-        let segment_table = self.segment_table.lock();
         let mut weak = survey.unsound.clone();
-        let lost = segment_table.with_lost();
-        weak.extend(lost.filter(|(_, e)| self.has_lost_column_to_mend(e, &survey.vacated)).map(|(id, _)| id));
-        if segment_table.has_narrower(parity) {
-            let is_narrower =
-                |(id, e): &(SegmentId, &SegmentEntry)| e.parity() < survey.wish.parity_of(*id, parity);
-            weak.extend(segment_table.iter().filter(is_narrower).map(|(id, _)| id));
-        }
-        if !survey.vacated.is_empty() {
-            let on_vacated = segment_table.iter().filter(|(_, entry)| survey.is_on_vacated(entry));
-            let of_remedy = on_vacated.filter(|(id, e)| survey.remedy(self, *id, e).is_some_and(&wanted));
-            weak.extend(of_remedy.map(|(id, _)| id));
-        }
+        self.look_at_each(&survey.candidates(self), |id, entry| {
+            let is_wanted = || survey.remedy(self, id, entry).is_some_and(&wanted);
+            if survey.has_lost_column_to_mend(entry) || (survey.is_on_vacated(entry) && is_wanted()) {
+                weak.insert(id);
+            }
+        });
+        let narrower = self.segment_table.lock().index().of_shapes(|(of_shape, _)| of_shape < parity);
+        self.look_at_each(&narrower, |id, entry| {
+            if entry.parity() < survey.wish.parity_of(id, parity) {
+                weak.insert(id);
+            }
+        });
         weak
     }
 
@@ -489,31 +531,30 @@ impl Log {
         let mut wanted = survey.unsound.clone();
         if !survey.vacated.is_empty() {
             let segment_table = self.segment_table.lock();
-            let open = segment_table.iter().filter(|(_, entry)| entry.state == SegmentStage::Open);
-            wanted.extend(open.filter(|(_, entry)| survey.is_on_vacated(entry)).map(|(id, _)| id));
+            wanted.extend(
+                segment_table.open().filter(|(_, entry)| survey.is_on_vacated(entry)).map(|(id, _)| id),
+            );
         }
         self.seal_open(|id| wanted.contains(&id))
     }
 
     /// The segment to mend next, and how many columns it has left.
     pub(crate) fn most_urgent(&self, survey: &Survey) -> Option<(SegmentId, usize)> {
-        let segment_table = self.segment_table.lock();
         let urgency = |id: SegmentId, entry: &SegmentEntry| {
             if is_planted(PlantedBug::RiskOrderById) {
                 return (0, DueReason::Risk, false, Reverse(0), id);
             }
-            let reason = survey.reason(self, id, entry);
-            (self.columns_left(entry), reason, !entry.is_table(), Reverse(entry.live_bytes()), id)
+            let reason = survey.reason(id, entry);
+            let left = survey.writable.columns_left(entry);
+            (left, reason, !entry.is_table(), Reverse(entry.live_bytes()), id)
         };
-        let due = |(id, entry): &(SegmentId, &SegmentEntry)| {
-            entry.state == SegmentStage::Sealed && survey.remedy(self, *id, entry) == Some(Remedy::Mend)
-        };
-        let most_urgent = if survey.vacated.is_empty() {
-            let unsound = survey.unsound.iter().filter_map(|id| Some((*id, segment_table.entry(*id)?)));
-            segment_table.with_lost().chain(unsound).filter(due).map(|(id, e)| urgency(id, e)).min()
-        } else {
-            segment_table.iter().filter(due).map(|(id, e)| urgency(id, e)).min()
-        };
+        let mut most_urgent = None;
+        self.look_at_each(&survey.candidates(self), |id, entry| {
+            if entry.state == SegmentStage::Sealed && survey.remedy(self, id, entry) == Some(Remedy::Mend) {
+                let urgency = urgency(id, entry);
+                most_urgent = Some(most_urgent.map_or(urgency, |most| urgency.min(most)));
+            }
+        });
         most_urgent.map(|(left, .., id)| (id, left))
     }
 }

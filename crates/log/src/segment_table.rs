@@ -35,18 +35,18 @@
 //!    frame became durable, and only then may they be reset (`tests/returning.rs`).
 //! 9. `unsaved` holds at least the segments that differ from the saved state. So the cost of a checkpoint
 //!    grows with the changes (`state_log::tests`).
-//! 10. `with_lost` holds the segments with a lost column, and `shapes` counts segments by their columns. So
-//!     a whole table is known to be whole without a look at each segment.
-//! 11. `open` holds the open segments, `victims` the sealed ones with live bytes that are worth cleaning, and
-//!     `unsure` those that a census may find to be worth it, so that none of them is looked for among all
-//!     segments (assert in `sums`, in debug builds).
+//! 10. `index` has the sets of segments by device, shape and state (`segment_index.rs`). Every change of an
+//!     entry's columns, lost columns, state or live bytes goes on to it. So what concerns few segments is
+//!     asked of those alone.
+//! 11. `victims` holds the sealed segments with live bytes that are worth cleaning, and `unsure` those that a
+//!     census may find to be worth it, so that none of them is looked for among all segments (assert in
+//!     `sums`, in debug builds).
 
 #[cfg(test)]
 mod tests;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Bound;
 
 use warpfire_format::log_frame::{GREW_RUNS_MAX, LogFrame};
 use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentState, StripeRun};
@@ -56,6 +56,7 @@ use warpfire_units::{BLOCK_BYTES, SegmentId};
 use crate::limits::{COLUMN_EDIT_BYTES, EDIT_MAX_BYTES};
 use crate::live_bytes::LiveBytes;
 use crate::pins::{Pins, Retired};
+use crate::segment_index::{Indexed, SegmentIndex};
 use crate::state_log::SavedChange;
 use crate::store::{CensusCandidate, CensusMark, CensusNeed, CountedSegment};
 use crate::victims::{Victims, benefit};
@@ -79,14 +80,10 @@ pub(crate) struct SegmentTable {
     old_zones: Vec<OldZones>,
     /// Old zones with `Moved` frames that are written and not yet known to be durable.
     old_zones_in_log: Vec<OldZones>,
-    /// Segments with lost columns.
-    with_lost: BTreeSet<SegmentId>,
-    open: BTreeSet<SegmentId>,
+    index: SegmentIndex,
     victims: Victims,
     /// Segments in which a census may find garbage.
     unsure: BTreeSet<SegmentId>,
-    /// Number of segments with so many parity and data columns.
-    shapes: BTreeMap<(u8, u16), usize>,
     /// Payload bytes of the stripes that are in no `Grew` frame yet, padding included.
     unlogged_bytes: u64,
 }
@@ -129,10 +126,8 @@ impl SegmentTable {
             (entry.logged.id, entry)
         };
         let segments: BTreeMap<SegmentId, SegmentEntry> = segments.into_iter().map(&mut entry).collect();
-        let with_lost = segments.iter().filter(|(_, entry)| !entry.lost.is_empty()).map(|(id, _)| *id);
-        let mut table = SegmentTable { with_lost: with_lost.collect(), unsaved, ..SegmentTable::default() };
-        segments.values().for_each(|entry| *table.shapes.entry(entry.shape()).or_default() += 1);
-        table.segments = segments;
+        let mut table = SegmentTable { segments, unsaved, ..SegmentTable::default() };
+        table.index = table.counted_index();
         table.count_all();
         table
     }
@@ -147,14 +142,14 @@ impl SegmentTable {
         debug_assert!(
             self.segments.len() > RECOUNTED_MAX
                 || (self.victims == self.sorted_victims()
-                    && self.open == self.counted_open()
+                    && self.index == self.counted_index()
                     && self.unsure == self.counted_unsure()),
-            "victims, open and unsure segments are those of the table"
+            "victims, the index and unsure segments are those of the table"
         );
         self.sums
     }
 
-    /// Counts all segments anew.
+    /// Counts all segments anew, but for the index.
     fn count_all(&mut self) {
         self.sums = self.counted();
         self.victims = self.sorted_victims();
@@ -172,9 +167,10 @@ impl SegmentTable {
         victims
     }
 
-    fn counted_open(&self) -> BTreeSet<SegmentId> {
-        let is_open = |(_, entry): &(&SegmentId, &SegmentEntry)| entry.state == SegmentStage::Open;
-        self.segments.iter().filter(is_open).map(|(id, _)| *id).collect()
+    fn counted_index(&self) -> SegmentIndex {
+        let mut index = SegmentIndex::default();
+        self.segments.iter().for_each(|(id, entry)| index.add(*id, entry));
+        index
     }
 
     /// Sealed segments with live bytes that are worth cleaning, at most `max`, those with the most benefit
@@ -201,9 +197,10 @@ impl SegmentTable {
     /// Changes an entry, and the sums with it. `None` if there is no such segment.
     fn change<T>(&mut self, id: SegmentId, act: impl FnOnce(&mut SegmentEntry) -> T) -> Option<T> {
         let entry = self.segments.get_mut(&id)?;
-        let (before, shelf) = (entry.sums(), entry.shelf());
+        let (before, shelf, indexed) = (entry.sums(), entry.shelf(), Indexed::of(entry));
         let done = act(entry);
         let after = entry.sums();
+        self.index.change(id, indexed, entry);
         self.sums.add(after);
         self.sums.remove(before);
         match (before.unsure_bytes > 0, after.unsure_bytes > 0) {
@@ -218,10 +215,6 @@ impl SegmentTable {
     /// A segment that must exist, because the log holds its writer or an entry of it in a queue.
     fn get(&mut self, id: SegmentId) -> &mut SegmentEntry {
         self.segments.get_mut(&id).expect("a segment that is in use is in the table")
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (SegmentId, &SegmentEntry)> {
-        self.segments.iter().map(|(id, entry)| (*id, entry))
     }
 
     /// A segment, if it is in the table.
@@ -257,11 +250,7 @@ impl SegmentTable {
             logged,
         };
         self.dirty.insert(entry.logged.id);
-        self.open.insert(entry.logged.id);
-        if !entry.lost.is_empty() {
-            self.with_lost.insert(entry.logged.id);
-        }
-        *self.shapes.entry(entry.shape()).or_default() += 1;
+        self.index.add(entry.logged.id, &entry);
         self.sums.add(entry.sums());
         let before = self.segments.insert(entry.logged.id, entry);
         assert!(before.is_none(), "a session uses a segment id once");
@@ -306,51 +295,37 @@ impl SegmentTable {
     /// Notes that a column missed a write. The segment may be one of the commit log, which is not in the
     /// table: recovery verifies all of these.
     pub(crate) fn note_lost(&mut self, id: SegmentId, lost: LostColumn) {
-        if let Some(entry) = self.segments.get_mut(&id)
-            && entry.logged_as != Some(SegmentStage::Freeing)
-            && lost.note_in(&mut entry.lost)
-        {
+        let Some(entry) = self.segments.get_mut(&id) else { return };
+        let before = Indexed::of(entry);
+        if entry.logged_as != Some(SegmentStage::Freeing) && lost.note_in(&mut entry.lost) {
             self.dirty.insert(id);
             self.unsaved.entry(id).or_insert(entry.is_saved);
-            self.with_lost.insert(id);
+            self.index.change(id, before, entry);
         }
     }
 
     /// Takes over the columns of a segment that was resilvered. Its caller guards the segment.
     pub(crate) fn resilvered(&mut self, id: SegmentId, resilvered: ResilveredSegment) {
-        let entry = self.get(id);
+        let entry = self.segments.get_mut(&id).expect("a segment that is in use is in the table");
         assert!(entry.state != SegmentStage::Freeing, "a guard keeps the segment");
+        self.index.displace(id, entry);
+        let before = Indexed::of(entry);
         entry.unlogged_moves.extend(resilvered.moves);
         entry.lost = resilvered.descriptor.lost;
-        let is_whole = entry.lost.is_empty();
+        self.index.place(id, entry);
+        self.index.change(id, before, entry);
         self.old_zones.push(resilvered.old_zones);
         self.dirty.insert(id);
-        if is_whole {
-            self.with_lost.remove(&id);
-        } else {
-            self.with_lost.insert(id);
-        }
     }
 
-    /// Segments with lost columns.
-    pub(crate) fn with_lost(&self) -> impl Iterator<Item = (SegmentId, &SegmentEntry)> {
-        self.with_lost.iter().filter_map(|id| Some((*id, self.segments.get(id)?)))
-    }
-
-    /// Whether a segment has fewer parity columns than `parity`.
-    pub(crate) fn has_narrower(&self, parity: u8) -> bool {
-        self.shapes.range(..(parity, 0)).next().is_some()
-    }
-
-    /// Whether a segment has other numbers of columns.
-    pub(crate) fn has_other_shape(&self, data: u16, parity: u8) -> bool {
-        self.shapes.keys().any(|shape| *shape != (parity, data))
+    /// Which segments concern a device, a shape or a scrub.
+    pub(crate) fn index(&self) -> &SegmentIndex {
+        &self.index
     }
 
     /// Ends the segment: all its stripes are written, and no append follows.
     pub(crate) fn seal(&mut self, id: SegmentId, pins: &Pins<Retired>) {
         self.dirty.insert(id);
-        self.open.remove(&id);
         let sealed = self.change(id, |entry| {
             assert_eq!(entry.state, SegmentStage::Open, "a segment is sealed once");
             entry.state = SegmentStage::Sealed;
@@ -368,14 +343,7 @@ impl SegmentTable {
 
     /// Segments that take appends.
     pub(crate) fn open(&self) -> impl Iterator<Item = (SegmentId, &SegmentEntry)> {
-        self.open.iter().filter_map(|id| Some((*id, self.segments.get(id)?)))
-    }
-
-    /// Sealed segments with live bytes that are newer than `after`, oldest first.
-    pub(crate) fn live_sealed_after(&self, after: Option<SegmentId>) -> impl Iterator<Item = SegmentId> {
-        let newer = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let is_live = |e: &SegmentEntry| e.state == SegmentStage::Sealed && e.live_bytes() > 0;
-        self.segments.range(newer).filter(move |(_, e)| is_live(e)).map(|(id, _)| *id)
+        self.index.open().iter().filter_map(|id| Some((id, self.segments.get(&id)?)))
     }
 
     /// Counts more references. A segment that does not exist is passed over: damaged metadata may name one,
@@ -447,8 +415,10 @@ impl SegmentTable {
     /// Sets the references of every segment after recovery. Segments that `live` does not name have none.
     pub(crate) fn set_live(&mut self, live: &HashMap<SegmentId, u64>, pins: &Pins<Retired>) {
         for (id, entry) in &mut self.segments {
+            let before = Indexed::of(entry);
             entry.live.set(live.get(id).copied().unwrap_or(0), entry.written_bytes);
             retire_empty(*id, entry, pins);
+            self.index.change(*id, before, entry);
         }
         self.count_all();
     }
@@ -579,13 +549,7 @@ impl SegmentTable {
             let removed = removed.expect("a freed segment is removed once");
             assert_eq!(removed.state, SegmentStage::Freeing, "nothing has referred to a freed segment again");
             self.sums.remove(removed.sums());
-            self.with_lost.remove(id);
-            let shape = removed.shape();
-            let count = self.shapes.get_mut(&shape).expect("every segment is counted");
-            *count -= 1;
-            if *count == 0 {
-                self.shapes.remove(&shape);
-            }
+            self.index.remove(*id, &removed);
         }
         freed
     }

@@ -16,6 +16,7 @@ use warpfire_pool::{PoolError, RootWishes, Tuning};
 use warpfire_units::SegmentId;
 
 use crate::log::Log;
+use crate::look::Writable;
 use crate::segment_table::{SegmentEntry, SegmentStage};
 use crate::store::LogError;
 
@@ -91,14 +92,24 @@ impl Log {
     /// read.
     #[must_use]
     pub fn guarantees(&self) -> Vec<Guarantee> {
-        let segment_table = self.segment_table.lock();
+        let writable = Writable::of(&self.pool);
         let mut by_left: BTreeMap<Option<u8>, u64> = BTreeMap::new();
-        for (_, entry) in segment_table.iter().filter(|(_, entry)| entry.live_bytes() > 0) {
-            let is_away = |device| !self.pool.takes_writes(device);
-            let away = entry.columns().filter(|(device, is_lost)| *is_lost || is_away(*device)).count();
-            let left = usize::from(entry.parity()).checked_sub(away);
-            *by_left.entry(left.and_then(|left| u8::try_from(left).ok())).or_default() += entry.live_bytes();
-        }
+        let touched = {
+            let segment_table = self.segment_table.lock();
+            let index = segment_table.index();
+            for ((parity, _), of_shape) in index.shapes() {
+                *by_left.entry(Some(parity)).or_default() += of_shape.live_bytes;
+            }
+            index.touched_by(|device| !writable.has(device))
+        };
+        self.look_at_each(&touched, |_, entry| {
+            let live_bytes = entry.live_bytes();
+            let whole = by_left.entry(Some(entry.parity())).or_default();
+            *whole = whole.saturating_sub(live_bytes);
+            let left = writable.left(entry).and_then(|left| u8::try_from(left).ok());
+            *by_left.entry(left).or_default() += live_bytes;
+        });
+        by_left.retain(|_, live_bytes| *live_bytes > 0);
         by_left.into_iter().map(|(left, live_bytes)| Guarantee { left, live_bytes }).collect()
     }
 
@@ -110,12 +121,20 @@ impl Log {
     /// The misshapen segments, oldest first.
     pub(crate) fn misshapen(&self) -> Vec<SegmentId> {
         let wish = self.shape_wish();
-        let segment_table = self.segment_table.lock();
-        if !wish.converts() || !segment_table.has_other_shape(wish.data, wish.parity) {
+        let mut misshapen = Vec::new();
+        self.look_at_each(&self.other_shaped(&wish), |id, entry| {
+            misshapen.extend(wish.is_misshapen(id, entry).then_some(id));
+        });
+        misshapen
+    }
+
+    /// Segments of another shape than the one that they are to be converted to, ascending; none if they are
+    /// not.
+    pub(crate) fn other_shaped(&self, wish: &ShapeWish) -> Vec<SegmentId> {
+        if !wish.converts() {
             return Vec::new();
         }
-        let misshapen = segment_table.iter().filter(|(id, entry)| wish.is_misshapen(*id, entry));
-        misshapen.map(|(id, _)| id).collect()
+        self.segment_table.lock().index().of_shapes(|shape| shape != (wish.parity, wish.data))
     }
 
     /// The misshapen segments to convert now: none while upkeep or the pool's space does not allow it.
@@ -128,9 +147,9 @@ impl Log {
         if misshapen.is_empty() || self.bytes_missing_to_move() > 0 {
             return Vec::new();
         }
-        let segment_table = self.segment_table.lock();
-        let live = |id: &SegmentId| Some((*id, segment_table.entry(*id)?.live_bytes()));
-        *self.converting.lock() = misshapen.iter().filter_map(live).collect();
+        let mut converting = Converting::new();
+        self.look_at_each(&misshapen, |id, entry| _ = converting.insert(id, entry.live_bytes()));
+        *self.converting.lock() = converting;
         misshapen
     }
 
@@ -141,10 +160,9 @@ impl Log {
             return;
         }
         let wish = self.shape_wish();
-        let segment_table = self.segment_table.lock();
-        let live = |id: &SegmentId| segment_table.entry(*id).map_or(0, SegmentEntry::live_bytes);
-        let moved_bytes: u64 = before.iter().map(|(id, bytes)| bytes.saturating_sub(live(id))).sum();
-        drop(segment_table);
+        let mut moved_bytes: u64 = before.values().sum();
+        let ids: Vec<SegmentId> = before.keys().copied().collect();
+        self.look_at_each(&ids, |id, entry| moved_bytes -= before[&id].min(entry.live_bytes()));
         if moved_bytes > 0 {
             self.upkeep_limit.spend(moved_bytes, wish.bytes_to_write(moved_bytes));
         }
@@ -165,13 +183,10 @@ impl Log {
     #[must_use]
     pub fn other_shapes(&self, data: u16, parity: u8) -> OtherShapes {
         let segment_table = self.segment_table.lock();
-        let is_other = |entry: &&SegmentEntry| {
-            entry.live_bytes() > 0 && (entry.data(), entry.parity()) != (data, parity)
-        };
-        let others = segment_table.iter().map(|(_, entry)| entry).filter(is_other);
-        others.fold(OtherShapes::default(), |sum, entry| OtherShapes {
-            segments: sum.segments + 1,
-            live_bytes: sum.live_bytes + entry.live_bytes(),
+        let others = segment_table.index().shapes().filter(|(shape, _)| *shape != (parity, data));
+        others.fold(OtherShapes::default(), |sum, (_, of_shape)| OtherShapes {
+            segments: sum.segments + of_shape.live_segments as u64,
+            live_bytes: sum.live_bytes + of_shape.live_bytes,
         })
     }
 }

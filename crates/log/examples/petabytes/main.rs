@@ -10,6 +10,7 @@ mod fabricate;
 mod sparse_device;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use sparse_device::{Backing, SparseDevice};
 use warpfire_env::{Clock, Device, SystemClock, SystemRandom};
 use warpfire_log::{Log, LogStore, Stream};
 use warpfire_pool::{Pool, SegmentStream};
-use warpfire_units::SegmentId;
+use warpfire_units::{DeviceIndex, SegmentId};
 
 const GIB: u64 = 1 << 30;
 
@@ -48,6 +49,53 @@ fn timed<T>(act: impl FnOnce() -> T) -> (T, Duration) {
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]
+}
+
+/// The longest time for which a caller of the segment table waited while another thread did this again and
+/// again for a second, and the mean time of once.
+fn beside_callers(log: &Log, act: impl Fn() + Sync) -> (Duration, Duration) {
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let caller = scope.spawn(|| {
+            let mut longest = Duration::ZERO;
+            while !ended.load(Relaxed) {
+                // It takes the table's lock, and no device.
+                let ((), took) = timed(|| _ = log.readable_bytes(SegmentId::new(7).expect("not zero")));
+                longest = longest.max(took);
+                std::thread::park_timeout(Duration::from_micros(50));
+            }
+            longest
+        });
+        let (mut times, mut all) = (0, Duration::ZERO);
+        while all < Duration::from_secs(1) {
+            all += timed(&act).1;
+            times += 1;
+        }
+        ended.store(true, Relaxed);
+        (caller.join().expect("it does not panic"), all / times)
+    })
+}
+
+/// The questions of the watch, of the status and of mending, with all devices and with one lost.
+fn upkeep(log: &Log) {
+    let show = |name: &str, act: &(dyn Fn() + Sync)| {
+        let (waited, once) = beside_callers(log, act);
+        println!("  {name}: {once:.1?}; a caller of the table waited {waited:.1?} at most");
+    };
+    let show_all = |what: &str| {
+        show(&format!("losses left, {what}"), &|| _ = log.losses_left());
+        show(&format!("guarantees, {what}"), &|| _ = log.guarantees());
+        show(&format!("due work, {what}"), &|| _ = log.due_work());
+        show(&format!("segments on a device, {what}"), &|| _ = log.segments_on(DeviceIndex(1)));
+        show(&format!("weak segments, {what}"), &|| _ = log.weak_segments());
+    };
+    show_all("all devices there");
+    let devices = log.pool().status().devices.len();
+    if devices > 1 {
+        log.pool().take_offline(DeviceIndex(1)).expect("parity covers it");
+        log.vacate([DeviceIndex(1)].into());
+        show_all("one lost");
+    }
 }
 
 fn measure(name: &str, shape: Shape) {
@@ -103,6 +151,7 @@ fn measure(name: &str, shape: Shape) {
             table_bytes / 1024,
         );
     }
+    upkeep(&log);
 }
 
 fn main() {

@@ -1,4 +1,5 @@
 use warpfire_format::segment::SegmentStream;
+use warpfire_sim_env::SimRandom;
 use warpfire_units::{DeviceIndex, ZoneIndex};
 
 use super::*;
@@ -67,12 +68,76 @@ fn a_table_is_of_full_parity_again_once_its_narrower_segments_are_freed() {
         table.add_open(descriptor, 1 << 20);
         table.seal(id, &pins);
     }
-    assert!(table.has_narrower(2) && !table.has_narrower(1));
+    let narrower = |table: &SegmentTable, than| table.index().of_shapes(|(parity, _)| parity < than).len();
+    assert_eq!((narrower(&table, 2), narrower(&table, 1)), (2, 0));
     for left in [1, 0] {
         let Some(Retired::Segment(id)) = pins.take_unpinned() else { panic!("nothing refers to it") };
         table.free(id);
         drop(table.edits());
         assert_eq!(table.take_freed(), [id]);
-        assert_eq!(table.has_narrower(2), left > 0);
+        assert_eq!(narrower(&table, 2), left);
     }
+}
+
+/// Segments are opened, sealed, released, freed, lose columns and get them back on other devices.
+#[test]
+fn the_index_is_the_one_that_a_look_at_every_segment_finds() {
+    let random = SimRandom::new(11);
+    let (mut table, pins) = (SegmentTable::default(), Pins::new());
+    let (mut newest, mut most, mut with_lost) = (0, 0, 0);
+    for step in 0..4000 {
+        let ids: Vec<SegmentId> = table.segments.keys().copied().collect();
+        let one = usize::try_from(random.below(ids.len().max(1) as u64)).expect("a small number");
+        let chosen = ids.get(one).copied();
+        let state = chosen.and_then(|id| Some(table.entry(id)?.state));
+        match (random.below(6), chosen, state) {
+            (0, ..) | (_, None, _) => {
+                newest += 1 + random.below(9000);
+                let columns = 2 + u16::try_from(random.below(5)).expect("few columns");
+                let mut descriptor = opened(newest, columns, 1);
+                let first = u16::try_from(random.below(9)).expect("few devices");
+                descriptor.columns.iter_mut().for_each(|(device, _)| device.0 += first);
+                table.add_open(descriptor, 1 << 20);
+                table.note_append(SegmentId::new(newest).expect("it counts up"), 4096, 4096);
+            }
+            (1, Some(id), Some(SegmentStage::Open)) => table.seal(id, &pins),
+            (2, Some(id), Some(SegmentStage::Open | SegmentStage::Sealed)) => {
+                let bytes = table.entry(id).expect("it was chosen").live_bytes();
+                table.release(id, &pins, |live| live.release(bytes.min(2048 + random.below(2) * 2048)));
+            }
+            (3, Some(id), Some(_)) => table.note_lost(id, LostColumn { column: 1, first_stripe: 0 }),
+            (4, Some(id), Some(SegmentStage::Sealed)) => {
+                let mut descriptor = table.entry(id).expect("it was chosen").logged.clone();
+                descriptor.lost.clear();
+                let to = (DeviceIndex(40 + u16::try_from(random.below(9)).expect("few")), ZoneIndex(3));
+                let moves = vec![ColumnMove { column: 1, to }];
+                let (old_zones, failure) = Default::default();
+                table.resilvered(
+                    id,
+                    ResilveredSegment { descriptor, moves, old_zones, failure, is_ended: false },
+                );
+            }
+            _ => {
+                while let Some(Retired::Segment(id)) = pins.take_unpinned() {
+                    table.free(id);
+                }
+                drop(table.edits());
+                table.take_freed();
+            }
+        }
+        most = most.max(table.segments.len());
+        with_lost = with_lost.max(table.index.with_lost().len());
+        assert!(table.index == table.counted_index(), "step {step}");
+        assert_eq!(table.sums, table.counted(), "step {step}");
+    }
+    assert!(most > 20 && with_lost > 5, "{most} segments, {with_lost} of them with a lost column");
+    // All references go as a recovery sets them, and the last segments with them.
+    table.open().map(|(id, _)| id).collect::<Vec<_>>().into_iter().for_each(|id| table.seal(id, &pins));
+    table.set_live(&HashMap::new(), &pins);
+    while let Some(Retired::Segment(id)) = pins.take_unpinned() {
+        table.free(id);
+    }
+    drop(table.edits());
+    table.take_freed();
+    assert!(table.segments.is_empty() && table.index == SegmentIndex::default());
 }

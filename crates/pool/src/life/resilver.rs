@@ -102,6 +102,12 @@ impl Vacated {
         self.devices.contains(&device)
     }
 
+    /// Whether some columns of the device move away.
+    #[must_use]
+    pub fn concerns(&self, device: DeviceIndex) -> bool {
+        self.has_device(device) || self.ends.contains_key(&device)
+    }
+
     /// Whether a column in this zone moves away.
     #[must_use]
     pub fn contains(&self, device: DeviceIndex, zone: ZoneIndex) -> bool {
