@@ -238,15 +238,21 @@ fn victims_are_the_emptiest_and_the_pinned_are_kept() {
         log.release(first, u64::from(slice.len_bytes));
     }
     assert_eq!(log.victims(9), [first]);
+    let retired = || (log.has_retired(), log.has_unpinned());
     let pin = log.pin();
+    assert_eq!(retired(), (false, false));
     log.release(first, u64::from(in_first[0].len_bytes));
+    assert_eq!(retired(), (true, false));
     log.log(b"x").unwrap();
     log.sync().unwrap();
     let mut bytes = vec![0; 20 << 10];
     log.read(slices[0], &mut bytes).unwrap();
+    assert_eq!(retired(), (true, false));
     drop(pin);
+    assert_eq!(retired(), (true, true));
     log.log(b"y").unwrap();
     log.sync().unwrap();
+    assert_eq!(retired(), (false, false));
     assert!(matches!(log.read(slices[0], &mut bytes), Err(LogError::BadPointer(_))));
 }
 

@@ -86,3 +86,48 @@ fn a_root_has_room_for_every_segment_of_the_log() {
     let (least, most) = (128 + encoded.len(), log.root_bytes_max());
     assert!(least <= most && most < 2 * least + EDIT_MAX_BYTES, "{least} bytes, {most} at most");
 }
+
+/// Each copy is in one stripe, and the log goes on to the next segment when the present one takes no more.
+#[test]
+fn copies_of_roots_fill_one_segment_after_the_other() {
+    let (pool, mut log, mut next_id) = new_log(256 << 20, 4 << 20);
+    let beside_bytes = pool.root_copy(Some(&[])).expect("a root zone holds it").len();
+    let mut write = |log: &mut LogWriter, copy_bytes: usize| {
+        let copy = pool.root_copy(Some(&vec![7; copy_bytes - beside_bytes])).expect("a root zone holds it");
+        assert!(log.make_room_for_root(&pool, copy_bytes, &mut next_id).expect("nothing fails"));
+        let before = log.past.len();
+        log.write_root_copy(&copy).expect("nothing fails");
+        log.past.len() - before
+    };
+    let room = |log: &LogWriter| log.current.next_stripe_capacity().saturating_sub(EDIT_MAX_BYTES);
+    for segment in 0..3 {
+        let whole_bytes = room(&log);
+        while room(&log) == whole_bytes {
+            assert_eq!(write(&mut log, whole_bytes / 3), 0, "segment {segment} has room");
+        }
+        // The last stripe is shorter: a copy as long as it stays in the segment, a longer one goes on.
+        let last_bytes = room(&log) - FRAME_HEAD_BYTES;
+        if segment == 1 {
+            assert_eq!(write(&mut log, last_bytes), 0);
+            assert!(room(&log) < beside_bytes, "the segment is full");
+            assert_eq!(write(&mut log, beside_bytes), 1);
+        } else {
+            assert_eq!(write(&mut log, last_bytes + 1), 1);
+        }
+    }
+}
+
+/// A full pool needs them for groups that free others.
+#[test]
+fn copies_of_roots_leave_segments_free() {
+    let (pool, mut log, mut next_id) = new_log(64 << 20, 4 << 20);
+    let free = || pool.free_segments(SegmentKind::Mirror);
+    // Four for the commit log; a table and a victim take one zone each.
+    while free() > 7 {
+        allocate_log(&pool, &mut next_id).expect("there are more");
+    }
+    assert!(log.make_room_for_root(&pool, 5000, &mut next_id).expect("nothing fails"));
+    allocate_log(&pool, &mut next_id).expect("there are more");
+    assert_eq!(free(), 6);
+    assert!(!log.make_room_for_root(&pool, 5000, &mut next_id).expect("nothing fails"));
+}
