@@ -221,11 +221,18 @@ fn a_change_of_a_long_state_is_written_alone_after_an_opening() {
     log.checkpoint(&state, log.position()).expect("nothing fails");
     drop(log);
     let (log, _) = open(&world).expect("it opens");
+    let checkpoint = |state: &[u8]| {
+        let before = world.sims()[0].counters().written_bytes;
+        log.checkpoint(state, log.position()).expect("nothing fails");
+        world.sims()[0].counters().written_bytes - before
+    };
     let longer = [state, content(2, 50_000)].concat();
-    let before = world.sims()[0].counters().written_bytes;
-    log.checkpoint(&longer, log.position()).expect("nothing fails");
-    let written_bytes = world.sims()[0].counters().written_bytes - before;
+    let written_bytes = checkpoint(&longer);
     assert!((50_000..100_000).contains(&written_bytes), "{written_bytes} for 50,000");
+    // A short one is in the root and in the copy of the root.
+    let longer = [longer, content(3, 10_000)].concat();
+    let written_bytes = checkpoint(&longer);
+    assert!((20_000..50_000).contains(&written_bytes), "{written_bytes} for 10,000");
     drop(log);
     let (_, recovered) = open(&world).expect("it opens");
     assert!(recovered.state == longer, "the state comes back");

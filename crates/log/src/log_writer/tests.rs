@@ -7,8 +7,18 @@ use crate::pending::PendingRecords;
 
 /// A new log in a pool on one device, and the next id of a segment.
 fn new_log(device_bytes: u64, zone_bytes: u64) -> (Pool, LogWriter, impl FnMut() -> SegmentId) {
-    let world = SimWorld::of(1, 1, &DeviceSpec::append_only("flash", device_bytes));
-    let options = CreateOptions { data: 1, parity: 0, zone_bytes: Some(zone_bytes), force: false };
+    new_log_of((1, 0), device_bytes, zone_bytes)
+}
+
+/// As `new_log`, with so many columns of data and parity, each on a device.
+fn new_log_of(
+    (data, parity): (u16, u8),
+    device_bytes: u64,
+    zone_bytes: u64,
+) -> (Pool, LogWriter, impl FnMut() -> SegmentId) {
+    let devices = usize::from(data) + usize::from(parity);
+    let world = SimWorld::of(1, devices, &DeviceSpec::append_only("flash", device_bytes));
+    let options = CreateOptions { data, parity, zone_bytes: Some(zone_bytes), force: false };
     let pool = Pool::create(world.devices(), &options, &*world.random(), Timestamp::default())
         .expect("a blank device takes a pool");
     let mut ids = (1..).map(|n| SegmentId::new(n).expect("it counts from 1"));
@@ -120,14 +130,14 @@ fn copies_of_roots_fill_one_segment_after_the_other() {
 /// A full pool needs them for groups that free others.
 #[test]
 fn copies_of_roots_leave_segments_free() {
-    let (pool, mut log, mut next_id) = new_log(64 << 20, 4 << 20);
+    let (pool, mut log, mut next_id) = new_log_of((2, 1), 64 << 20, 4 << 20);
     let free = || pool.free_segments(SegmentKind::Mirror);
-    // Four for the commit log; a table and a victim take one zone each.
-    while free() > 7 {
+    // Four for the commit log; a table and a victim take two mirrors each, with three columns.
+    while free() > 9 {
         allocate_log(&pool, &mut next_id).expect("there are more");
     }
     assert!(log.make_room_for_root(&pool, 5000, &mut next_id).expect("nothing fails"));
     allocate_log(&pool, &mut next_id).expect("there are more");
-    assert_eq!(free(), 6);
+    assert_eq!(free(), 8);
     assert!(!log.make_room_for_root(&pool, 5000, &mut next_id).expect("nothing fails"));
 }

@@ -99,3 +99,16 @@ fn stripes_are_submitted_together_up_to_a_limit_and_a_longer_one_alone() {
     assert_eq!(len(&[half, half + 1]), 1);
     assert_eq!(len(&[3 * SUBMIT_MAX_BYTES, 1]), 1);
 }
+
+#[test]
+fn the_writer_thread_writes_a_stripe_that_nobody_waits_for() {
+    let (write_queue, mut filled) = queue_and_stripes(1);
+    let thread = WriterThread::start(&write_queue).expect("a thread starts");
+    write_queue.push(filled.remove(0)).expect("nothing fails");
+    let mut queue = write_queue.queue.lock();
+    let limit = std::time::Duration::from_secs(20);
+    let _ended = write_queue.changed.wait_while_for(&mut queue, |queue| queue.completed == 0, limit);
+    assert_eq!(queue.completed, 1);
+    drop(queue);
+    drop(thread);
+}

@@ -31,5 +31,6 @@ mod shapes;
 mod slow;
 #[cfg(test)]
 mod trim;
+mod tuning;
 #[cfg(test)]
 mod wide;

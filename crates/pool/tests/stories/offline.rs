@@ -368,3 +368,23 @@ fn a_device_that_is_offline_leaves_the_pool() {
     pool.adopt(&written.descriptor).unwrap();
     assert_reads(&pool, &written);
 }
+
+/// An open segment without stripes loses nothing, and neither does one on other devices.
+#[test]
+fn a_device_is_needed_by_the_stripes_that_it_holds() {
+    let (world, pool) = world(67, 3, 1, 0);
+    let mut writer = pool.allocate(id(1), SegmentStream::Large).unwrap();
+    let (device, _) = writer.descriptor().columns[0];
+    assert_eq!(pool.check_spared(device), Ok(()), "the segment is empty");
+    let mut buf = writer.buffer();
+    buf.append(&[7; 5000]);
+    writer.write_stripe(&mut buf, 1).unwrap();
+    pool.flush().unwrap();
+    let needed = MembershipError::Needed { device, segments: 1 };
+    assert_eq!(pool.check_spared(device), Err(needed.into()));
+    world.sims()[usize::from(device.0)].inject(Fault::Vanish { after: 0 });
+    pool.write_root(b"state").expect("two devices take it");
+    assert!(!pool.takes_writes(device));
+    let other = DeviceIndex((device.0 + 1) % 3);
+    assert_eq!(pool.check_spared(other), Ok(()), "the other one has lost its stripes already");
+}

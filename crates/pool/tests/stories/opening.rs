@@ -4,11 +4,12 @@ use warpfire_pool::{
     CreateOptions, DeviceSetError, DeviceState, LostColumn, Pool, PoolError, SegmentKind, SegmentStream,
     Suspects, Vacated,
 };
-use warpfire_sim_env::{DeviceSpec, DistinctNumbers, SimWorld};
+use warpfire_sim_env::{DeviceSpec, DistinctNumbers, Fault, SimWorld};
 use warpfire_units::DeviceIndex;
 
 use crate::rig::{
-    DEVICE_BYTES, assert_reads, create, devices_without, id, open, open_with, options, world, write_segment,
+    DEVICE_BYTES, assert_reads, create, devices_without, id, open, open_with, options, read, world,
+    write_segment,
 };
 
 pub fn refusal(result: Result<(Pool, warpfire_pool::Root), PoolError>) -> DeviceSetError {
@@ -253,7 +254,13 @@ fn a_pool_that_is_open_for_reading_refuses_every_call_that_writes() {
     assert_eq!(pool.free(id(1)), Err(PoolError::OpenForReading));
     pool.flush().unwrap();
     assert_reads(&pool, &written);
+    // The loss of a device is in no root then.
+    world.sims()[1..].iter().for_each(|device| device.inject(Fault::Vanish { after: 0 }));
+    assert!(read(&pool, written.slices()[0]).is_err());
+    assert!(pool.status().lost() > 1);
+    pool.flush().unwrap();
     assert_eq!(world.changes_asked(), before);
+    world.sims()[1..].iter().for_each(|device| device.heal());
     assert_eq!(open(world.devices()).unwrap().1, root);
 }
 

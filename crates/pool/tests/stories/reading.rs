@@ -267,3 +267,17 @@ fn payload_in_a_buffer_can_be_read_before_it_is_written() {
     writer.begin(&mut buf);
     assert!(buf.is_empty());
 }
+
+/// Reads take the checksums of a stripe from memory. Its headers rot all the same.
+#[test]
+fn a_verification_reads_the_headers_of_stripes_that_were_read_before() {
+    let (world, pool) = world(47, 3, 2, 1);
+    let written = write_segment(&pool, id(1), &[100_000, 50_000]);
+    assert_reads(&pool, &written);
+    assert!(pool.verify(id(1)).unwrap().is_whole);
+    let (device, at) = block_at(&written, 1, 0, None);
+    world.sims()[device].poke(at, &[7; BLOCK_BYTES]);
+    assert_reads(&pool, &written);
+    assert!(!pool.verify(id(1)).unwrap().is_whole);
+    assert_eq!(pool.damaged_segments(), [id(1)]);
+}

@@ -164,3 +164,11 @@ fn a_cut_at_any_moment_of_a_change_of_size_leaves_the_old_or_the_new_one() {
     }
     assert_eq!(ZONE_BYTES * u64::from(MANY), crate::rig::DEVICE_BYTES);
 }
+
+#[test]
+fn a_part_of_a_zone_at_the_end_of_a_device_is_none() {
+    let (_world, pool) = world(79, 1, 1, 0);
+    for (size_bytes, zones) in [(0, 0), (ZONE_BYTES - 1, 0), (5 * ZONE_BYTES, 5), (6 * ZONE_BYTES - 1, 5)] {
+        assert_eq!(pool.zones_in(size_bytes), zones, "{size_bytes} bytes");
+    }
+}
