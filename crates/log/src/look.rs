@@ -16,24 +16,41 @@ use crate::segment_table::SegmentEntry;
 /// Segments to look at before others may take the table.
 const LOOKED_AT_ONCE: usize = 128;
 
+/// A set of devices, in which each is found at once.
+pub(crate) struct DeviceSet {
+    flags: Vec<bool>,
+    len: usize,
+}
+
+impl DeviceSet {
+    pub(crate) fn has(&self, device: DeviceIndex) -> bool {
+        self.flags.get(usize::from(device.0)).copied().unwrap_or(false)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl From<Vec<DeviceIndex>> for DeviceSet {
+    fn from(devices: Vec<DeviceIndex>) -> Self {
+        let last = devices.iter().map(|device| usize::from(device.0)).max();
+        let mut flags = vec![false; last.map_or(0, |last| last + 1)];
+        devices.iter().for_each(|device| flags[usize::from(device.0)] = true);
+        DeviceSet { flags, len: devices.len() }
+    }
+}
+
 /// The devices that take writes, as of one moment.
-pub(crate) struct Writable(Vec<bool>);
+pub(crate) struct Writable(DeviceSet);
 
 impl Writable {
     pub(crate) fn of(pool: &Pool) -> Writable {
-        let mut takes_writes = Vec::new();
-        for device in pool.writable_devices() {
-            let at = usize::from(device.0);
-            if at >= takes_writes.len() {
-                takes_writes.resize(at + 1, false);
-            }
-            takes_writes[at] = true;
-        }
-        Writable(takes_writes)
+        Writable(pool.writable_devices().into())
     }
 
     pub(crate) fn has(&self, device: DeviceIndex) -> bool {
-        self.0.get(usize::from(device.0)).copied().unwrap_or(false)
+        self.0.has(device)
     }
 
     /// How many more columns the segment may lose; `None` if more are away than its parity covers.

@@ -27,7 +27,7 @@ use warpfire_pool::Vacated;
 use warpfire_units::{DeviceIndex, SegmentId, ZoneIndex};
 
 use crate::log::Log;
-use crate::look::Writable;
+use crate::look::{DeviceSet, Writable};
 use crate::segment_index::ShapeSegments;
 use crate::segment_table::{SegmentEntry, SegmentStage};
 use crate::shape::ShapeWish;
@@ -125,7 +125,7 @@ pub(crate) struct Survey {
     pub(crate) unsound: BTreeSet<SegmentId>,
     unmended: BTreeSet<SegmentId>,
     /// Devices that take a column of a segment that has none there.
-    roomy: Vec<DeviceIndex>,
+    roomy: DeviceSet,
     /// Devices on which segments can have columns for good.
     staying: usize,
     /// Payload bytes that must become free before a column may move to another device; 0 if it may.
@@ -227,13 +227,13 @@ impl Survey {
     }
 
     fn has_target(&self, entry: &SegmentEntry) -> bool {
+        // No two columns are on one device.
+        let taken = entry.columns().filter(|(device, _)| self.roomy.has(*device)).count();
         // A column stays on a device that only shrinks, if that has room.
-        let is_own = |device: DeviceIndex| {
-            let mut places = entry.places();
-            places.any(|(at, zone, _)| at == device && self.vacated.contains(device, zone))
+        let may_stay = |(device, zone, _): (DeviceIndex, ZoneIndex, bool)| {
+            self.roomy.has(device) && self.vacated.contains(device, zone)
         };
-        let mut roomy = self.roomy.iter();
-        roomy.any(|roomy| is_own(*roomy) || entry.columns().all(|(device, _)| device != *roomy))
+        taken < self.roomy.len() || entry.places().any(may_stay)
     }
 }
 
@@ -459,7 +459,7 @@ impl Log {
             unmended: self.unmended_now(),
             writable: Writable::of(&self.pool),
             vacated,
-            roomy,
+            roomy: roomy.into(),
             staying,
             missing_bytes,
             wish,

@@ -4,10 +4,8 @@
 //! of 8 KiB once that is shorter.
 //!
 //! # Invariants
-//! 1. No chunk is empty, a list has at most `LIST_MAX` ids, and `len` is the sum of the chunks
+//! 1. Chunks ascend, no chunk is empty, a list has at most `LIST_MAX` ids, and `len` is the sum of the chunks
 //!    (`tests::a_set_is_the_naive_set`).
-
-use std::collections::BTreeMap;
 
 use warpfire_units::SegmentId;
 
@@ -23,7 +21,8 @@ const WORDS: usize = 1024;
 /// A set of segment ids.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SegmentSet {
-    chunks: BTreeMap<u64, Chunk>,
+    /// By the upper bits, ascending. Few: a pool makes 65,536 segments before the next chunk.
+    chunks: Vec<(u64, Chunk)>,
     len: usize,
 }
 
@@ -115,18 +114,31 @@ impl Chunk {
 impl SegmentSet {
     /// Adds an id that may be there.
     pub(crate) fn insert(&mut self, id: SegmentId) {
-        let (chunk, low) = split(id);
-        let chunk = self.chunks.entry(chunk).or_insert_with(|| Chunk::List(Vec::new()));
-        self.len += usize::from(chunk.insert(low));
+        let (upper, low) = split(id);
+        let at = self.place(upper).unwrap_or_else(|at| {
+            self.chunks.insert(at, (upper, Chunk::List(Vec::new())));
+            at
+        });
+        self.len += usize::from(self.chunks[at].1.insert(low));
     }
 
     /// Removes an id that may not be there.
     pub(crate) fn remove(&mut self, id: SegmentId) {
-        let (at, low) = split(id);
-        let Some(chunk) = self.chunks.get_mut(&at) else { return };
+        let (upper, low) = split(id);
+        let Ok(at) = self.place(upper) else { return };
+        let chunk = &mut self.chunks[at].1;
         self.len -= usize::from(chunk.remove(low));
         if chunk.len() == 0 {
-            self.chunks.remove(&at);
+            self.chunks.remove(at);
+        }
+    }
+
+    /// The place of a chunk, or the one that it would have.
+    fn place(&self, upper: u64) -> Result<usize, usize> {
+        // Mostly it is the newest one.
+        match self.chunks.last() {
+            Some((last, _)) if *last == upper => Ok(self.chunks.len() - 1),
+            _ => self.chunks.binary_search_by_key(&upper, |(upper, _)| *upper),
         }
     }
 
@@ -146,8 +158,9 @@ impl SegmentSet {
     /// The ids after this one, ascending.
     pub(crate) fn after(&self, after: Option<SegmentId>) -> impl Iterator<Item = SegmentId> + '_ {
         let first = after.map_or(0, |id| id.get() + 1);
-        let chunks = self.chunks.range(first >> 16..);
-        let ids = chunks.flat_map(|(chunk, ids)| ids.iter().map(move |low| chunk << 16 | u64::from(low)));
+        let from = self.place(first >> 16).unwrap_or_else(|at| at);
+        let chunks = self.chunks[from..].iter();
+        let ids = chunks.flat_map(|(upper, ids)| ids.iter().map(move |low| upper << 16 | u64::from(low)));
         let later = ids.skip_while(move |id| *id < first);
         later.map(|id| SegmentId::new(id).expect("an id was inserted"))
     }
@@ -178,8 +191,9 @@ mod tests {
     use super::*;
 
     fn assert_invariants(set: &SegmentSet) {
-        assert_eq!(set.len, set.chunks.values().map(Chunk::len).sum::<usize>());
-        for chunk in set.chunks.values() {
+        assert_eq!(set.len, set.chunks.iter().map(|(_, chunk)| chunk.len()).sum::<usize>());
+        assert!(set.chunks.is_sorted_by(|(one, _), (next, _)| one < next));
+        for (_, chunk) in &set.chunks {
             assert!(chunk.len() > 0);
             match chunk {
                 Chunk::List(list) => assert!(list.len() <= LIST_MAX),
