@@ -296,6 +296,37 @@ mod tests {
     }
 
     #[test]
+    fn a_close_does_not_wait_for_a_step_that_waits_and_leaves_its_segments_as_they_were() {
+        let world = SimWorld::of(29, 5, &DeviceSpec::conventional("flash", 32 << 20));
+        let options = Pool::options().data(2).parity(1).spare_after(Duration::ZERO);
+        let fs = options.create_on(world.devices()).expect("blank devices make a pool");
+        (0..12).for_each(|n| fs.write(format!("/{n}"), vec![n; 1 << 20]).expect("there is room"));
+        let rate_bytes = std::num::NonZeroU64::new(1000);
+        fs.set_upkeep_wishes(&crate::UpkeepWishes { rate_bytes, ..fs.upkeep_wishes() })
+            .expect("nothing fails");
+        world.sims()[1].inject(Fault::Vanish { after: 0 });
+        (0..12).for_each(|n| _ = fs.read(format!("/{n}")).expect("parity covers one device"));
+        let limit = || fs.filesystem().engine().log().upkeep_limit();
+        let begun = (0..600).any(|_| {
+            std::thread::park_timeout(WATCH_INTERVAL / 10);
+            limit().moved_bytes() > 0
+        });
+        assert!(begun, "a step waits after its first stripe: {:?}", fs.upkeep());
+        let due = fs.upkeep().at_risk;
+        let start_nanos = SystemClock.monotonic_nanos();
+        fs.close().expect("parity covers one device");
+        let closed = Duration::from_nanos(SystemClock.monotonic_nanos() - start_nanos);
+        // The stripe alone would wait for minutes.
+        assert!(closed < Duration::from_secs(20), "{closed:?}");
+        let options = Pool::options().background(false).degraded(true);
+        let fs = options.open_on(world.devices()).expect("parity covers one device");
+        fs.filesystem().engine().log().vacate(devices(&[1]));
+        let bytes = |at_risk: &[SegmentsAtRisk]| at_risk.iter().map(|risk| risk.bytes).sum::<u64>();
+        let left = fs.upkeep().at_risk;
+        assert!(bytes(&left) >= bytes(&due), "{due:?} became {left:?}: nothing was rewritten or cleaned");
+    }
+
+    #[test]
     fn a_spare_takes_the_place_of_a_device_that_stays_lost_and_another_one_may_be_lost() {
         let mut world = SimWorld::of(19, 3, &DeviceSpec::conventional("flash", 32 << 20));
         let options = Pool::options().data(2).parity(1).background(false);

@@ -104,7 +104,11 @@ fn beside(fs: &Warpfire, files: u64, work: impl FnOnce() -> Outcome<()>) -> Outc
 }
 
 fn idle(seconds: f64) -> Outcome<()> {
-    std::thread::park_timeout(Duration::from_secs_f64(seconds));
+    let began = now_nanos();
+    // The end of another thread may wake this one early.
+    while seconds_since(began) < seconds {
+        std::thread::park_timeout(Duration::from_secs_f64(seconds));
+    }
     Ok(())
 }
 

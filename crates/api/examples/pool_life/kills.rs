@@ -74,6 +74,32 @@ fn spawn(verb: &str, directory: &Path, first: u64) -> Outcome<Child> {
     Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
 }
 
+/// Removes a device of a pool that nobody uses, and counts the bytes that all devices read and write for it.
+pub fn count_remove(directory: &Path, mib: u64) -> Outcome<()> {
+    let all = images(directory, DEVICES);
+    make(&Pool::options().data(4).parity(2).size_bytes((mib * MIB).max(128 * MIB)), &all, mib / FILE_MIB)?;
+    let fs = Pool::options().open(&all)?;
+    // With those of the device that has left.
+    let counted = || fs.filesystem().engine().log().pool().counters().total;
+    let (before, start_nanos) = (counted(), now_nanos());
+    fs.remove_device(LEAVES, |_| ControlFlow::Continue(()))?;
+    let seconds = seconds_since(start_nanos);
+    let after = counted();
+    let in_mib = |bytes: u64| bytes as f64 / MIB as f64;
+    let (read, written) =
+        (in_mib(after.read_bytes - before.read_bytes), in_mib(after.written_bytes - before.written_bytes));
+    // Parity makes it half as much again, and each of the eight has an eighth.
+    let column = mib as f64 * 1.5 / DEVICES as f64;
+    println!(
+        "5         remove of one of {DEVICES} with {mib} MiB: {seconds:.2} s, {read:.0} MiB read, {written:.0} MiB written \
+         for columns of {column:.0} MiB"
+    );
+    verify(&fs, mib / FILE_MIB)?;
+    fs.close()?;
+    remove(&all);
+    Ok(())
+}
+
 /// Runs each verb with kills, and then to its end.
 pub fn verbs(directory: &Path, mib: u64) -> Outcome<()> {
     let files = mib / FILE_MIB;

@@ -48,7 +48,10 @@ fn main() -> Outcome<()> {
             2 => losses::two_and_a_third(&directory, mib)?,
             3 => losses::sparse(&directory, mib)?,
             4 => losses::away_and_back(&directory, mib)?,
-            5 => kills::verbs(&directory, mib.min(64))?,
+            5 => {
+                kills::count_remove(&directory, mib)?;
+                kills::verbs(&directory, mib.min(64))?;
+            }
             7 => shape::convert(&directory, mib)?,
             8 => beside::programs(&directory, mib)?,
             _ => beside::degraded(&directory, mib)?,

@@ -12,6 +12,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use warpfire_log::{LogError, LogStore, WorkFor};
 use warpfire_units::SegmentId;
@@ -90,6 +91,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         // Without the lock, for which callers wait that need space: a column takes a while.
         if self.log.mend(work_for)? {
             return Ok(true);
+        }
+        // A step that was ended early has left columns that are not to be cleaned for that.
+        if let WorkFor::Pool(goes_on_after) = work_for
+            && !goes_on_after(Duration::ZERO)
+        {
+            return Ok(false);
         }
         // Nor does it wait for a merge where there is nothing to clean.
         if self.log.damaged()?.is_empty() {
