@@ -212,8 +212,8 @@ impl Inner {
                 Some(blocks) => {
                     (0u32..).zip(blocks.chunks_exact(BLOCK_BYTES)).skip(1).find_map(|(n, b)| later(n, b))
                 }
-                // One bad block fails the whole read. It must not hide the headers behind it. A missing device
-                // is not asked.
+                // One bad block fails the whole read. It must not hide the headers behind it.
+                // A missing device is not asked.
                 None => (1..window).find_map(|n| {
                     let alone = self.read_headers(segment, &[*column], block + n, 1).columns;
                     alone.into_iter().flatten().find_map(|b| later(n, &b))
