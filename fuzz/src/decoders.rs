@@ -467,11 +467,13 @@ fn valid_manifests() -> Vec<Vec<u8>> {
         next_table: 4,
         next_run: 3,
         runs: vec![2, 1],
+        past: Vec::new(),
         removed: vec![2],
         moved: vec![(1, 2)],
         added: vec![added],
     };
-    vec![edit.encode(), ManifestEdit::default().encode()]
+    let with_past = ManifestEdit { past: vec![4, 3], next_run: 5, ..edit.clone() };
+    vec![edit.encode(), ManifestEdit::default().encode(), with_past.encode()]
 }
 
 fn entries() -> [KeyVersion<'static>; 3] {

@@ -74,6 +74,8 @@ pub enum FindingCode {
     TableReferences = 547,
     /// A version in an older run that is newer than one in a newer run.
     RunOrder = 548,
+    /// A run of the past in which the newest version of a key is no delete.
+    PastSpan = 549,
     /// A key or value that does not decode.
     Value = 550,
     /// A slice outside the written payload of a live segment.

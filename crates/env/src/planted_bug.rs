@@ -82,11 +82,13 @@ pub enum PlantedBug {
     CopiesApartAccepted,
     /// A receiver notes a mark before it has written the bytes before the mark.
     MarkBeforeBytes,
+    /// The versions that go to the past end with the newest of them, which no snapshot sees then.
+    PastEndsEarly,
 }
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 38] = [
+    const ALL: [(PlantedBug, &str); 39] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -125,6 +127,7 @@ impl PlantedBug {
         (PlantedBug::CensusWithoutMemory, "census-without-memory"),
         (PlantedBug::CopiesApartAccepted, "copies-apart-accepted"),
         (PlantedBug::MarkBeforeBytes, "mark-before-bytes"),
+        (PlantedBug::PastEndsEarly, "past-ends-early"),
     ];
 
     fn named(name: &str) -> Option<PlantedBug> {

@@ -3,9 +3,10 @@
 //!
 //! ```text
 //! 0   u32     CRC32C of all that follows
-//! 4   u8      kind 2
+//! 4   u8      kind 2; 3 if there are runs of the past
 //! 5   varints: number of this edit (edits count up) | flushed seq | next table id | next run id
-//!     varint  number of runs, then their ids (varints), newest first: all runs after the edit
+//!     varint  number of runs, then their ids (varints), newest first: all runs of the present after the edit
+//!     kind 3: varint  number of runs of the past, at least 1, then their ids (varints)
 //!     varint  number of tables removed, then their ids (varints)
 //!     varint  number of tables moved, then for each: id, new run id (varints)
 //!     varint  number of tables added, then for each:
@@ -23,6 +24,9 @@ use warpfire_units::{SegmentId, Seq, SlicePtr};
 use crate::{Corrupt, FieldErrors, Reader, crc32c, varint};
 
 const KIND: u8 = 2;
+
+/// The kind of an edit after which there are runs of the past.
+const KIND_WITH_PAST: u8 = 3;
 
 const BAD_CHECKSUM: Corrupt = Corrupt::new(320, "manifest edit checksum");
 const BAD_EDIT: Corrupt = Corrupt::new(321, "manifest edit structure");
@@ -46,7 +50,7 @@ pub struct TableDescriptor {
     pub len_bytes: u32,
     /// Length of the top block at the table's end.
     pub top_len_bytes: u32,
-    /// Lowest seq in the table, 0 not counted.
+    /// Lowest seq in the table, 0 not counted. A table of the past has no seq 0.
     pub seq_min: Seq,
     /// Highest seq in the table.
     pub seq_max: Seq,
@@ -71,8 +75,10 @@ pub struct ManifestEdit {
     pub next_table: u64,
     /// The next run's id.
     pub next_run: u64,
-    /// All runs after the edit, newest first.
+    /// All runs of the present after the edit, newest first.
     pub runs: Vec<u64>,
+    /// All runs of the past after the edit, in any order: what each has of a key stands alone.
+    pub past: Vec<u64>,
     /// Ids of removed tables.
     pub removed: Vec<u64>,
     /// Tables that change to another run: (table, run).
@@ -85,11 +91,15 @@ impl ManifestEdit {
     /// The edit's bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![0, 0, 0, 0, KIND];
+        let kind = if self.past.is_empty() { KIND } else { KIND_WITH_PAST };
+        let mut out = vec![0, 0, 0, 0, kind];
         for n in [self.number, self.flushed.0, self.next_table, self.next_run] {
             varint::put(&mut out, n);
         }
         put_list(&mut out, &self.runs, |out, run| varint::put(out, *run));
+        if !self.past.is_empty() {
+            put_list(&mut out, &self.past, |out, run| varint::put(out, *run));
+        }
         put_list(&mut out, &self.removed, |out, id| varint::put(out, *id));
         put_list(&mut out, &self.moved, |out, (id, run)| {
             varint::put(out, *id);
@@ -111,10 +121,12 @@ impl ManifestEdit {
         if crc32c(reader.rest()) != crc {
             return Err(BAD_CHECKSUM);
         }
-        if reader.u8()? != KIND {
-            return Ok(None);
-        }
-        let edit = take_edit(&mut reader)?;
+        let has_past = match reader.u8()? {
+            KIND => false,
+            KIND_WITH_PAST => true,
+            _ => return Ok(None),
+        };
+        let edit = take_edit(&mut reader, has_past)?;
         reader.end()?;
         Ok(Some(edit))
     }
@@ -189,13 +201,19 @@ fn take_slice(reader: &mut Reader<'_>) -> Result<SlicePtr, Corrupt> {
     if ends && slice.len_bytes > 0 { Ok(slice) } else { Err(BAD_EDIT) }
 }
 
-fn take_edit(reader: &mut Reader<'_>) -> Result<ManifestEdit, Corrupt> {
+fn take_past(reader: &mut Reader<'_>) -> Result<Vec<u64>, Corrupt> {
+    let past = take_list(reader, take_id)?;
+    if past.is_empty() { Err(BAD_EDIT) } else { Ok(past) }
+}
+
+fn take_edit(reader: &mut Reader<'_>, has_past: bool) -> Result<ManifestEdit, Corrupt> {
     Ok(ManifestEdit {
         number: reader.varint()?,
         flushed: Seq(reader.varint()?),
         next_table: take_id(reader)?,
         next_run: take_id(reader)?,
         runs: take_list(reader, take_id)?,
+        past: if has_past { take_past(reader)? } else { Vec::new() },
         removed: take_list(reader, take_id)?,
         moved: take_list(reader, |reader| Ok((take_id(reader)?, take_id(reader)?)))?,
         added: take_list(reader, take_table)?,
@@ -238,6 +256,7 @@ mod tests {
             next_table: 9,
             next_run: 5,
             runs: vec![4, 1],
+            past: Vec::new(),
             removed: vec![2],
             moved: vec![(1, 4)],
             added: vec![TableDescriptor {
@@ -271,6 +290,24 @@ mod tests {
     }
 
     #[test]
+    fn runs_of_the_past_make_another_kind() {
+        let edit = ManifestEdit { past: vec![3, 2], ..sample() };
+        assert_eq!(edit.encode()[4..16], [3, 3, 40, 9, 5, 2, 4, 1, 2, 3, 2, 1]);
+        assert_eq!(ManifestEdit::decode(&edit.encode()).unwrap().unwrap(), edit);
+    }
+
+    #[test]
+    fn the_other_kind_without_a_run_of_the_past_is_refused() {
+        let mut record = ManifestEdit { past: vec![3], ..sample() }.encode();
+        // The list of the past, with its one run.
+        record.drain(12..14);
+        record.insert(12, 0);
+        let crc = crc32c(&record[4..]);
+        record[..4].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(ManifestEdit::decode(&record).unwrap_err(), BAD_EDIT);
+    }
+
+    #[test]
     fn an_edit_comes_back() {
         assert_eq!(ManifestEdit::decode(&sample().encode()).unwrap().unwrap(), sample());
     }
@@ -284,8 +321,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
-            let mut record = vec![0, 0, 0, 0, KIND];
+        fn no_bytes_make_it_panic(
+            kind in KIND..=KIND_WITH_PAST,
+            body in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let mut record = vec![0, 0, 0, 0, kind];
             record.extend_from_slice(&body);
             let crc = crc32c(&record[4..]);
             record[..4].copy_from_slice(&crc.to_le_bytes());

@@ -159,6 +159,25 @@ impl OriginTable {
         seqs
     }
 
+    /// The last seq at which anybody reads keys from `smallest` to `largest`, if they are in one removed
+    /// domain.
+    pub(crate) fn removed_with(&self, smallest: &[u8], largest: &[u8]) -> Option<Seq> {
+        self.removed_at(smallest).filter(|_| domain_of(smallest) == domain_of(largest))
+    }
+
+    /// The seqs of origins that may show keys from `smallest` to `largest`: those of their domain, or of all
+    /// if the keys are in several.
+    pub(crate) fn origins_with<'a>(
+        &'a self,
+        smallest: &[u8],
+        largest: &[u8],
+    ) -> impl Iterator<Item = Seq> + 'a {
+        let only = domain_of(smallest).filter(|domain| Some(*domain) == domain_of(largest));
+        // Also those of domains that are removed: a snapshot may show them.
+        let origins = self.domains.values().filter_map(|record| record.origin);
+        origins.filter(move |origin| only.is_none_or(|only| only == origin.domain)).map(|origin| origin.seq)
+    }
+
     /// The removed domains that are nobody's origin.
     pub(crate) fn removed_leaves(&self) -> Vec<DomainRecord> {
         let is_origin =

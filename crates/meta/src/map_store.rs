@@ -264,7 +264,7 @@ impl<S: Schema> MapStore<S> {
         let mut dropped = false;
         let mut named = std::collections::BTreeSet::new();
         let mut emptied = Vec::new();
-        let (domains, visible_to_all) = (self.domains.get(), visible);
+        let (domains, visible_to_all) = (self.domains.get(), visible.all);
         for (key, versions) in &mut state.map {
             let visible = match &domains {
                 Some(table) => table.visible_in(domain_of(key), &visible_to_all),

@@ -2,7 +2,8 @@
 //!
 //! # Terms
 //! A *persistent snapshot* is a seq that a record in the map names (`Schema::snapshot_seq`). It stays
-//! readable until the record is removed, also in later openings.
+//! readable until the record is removed, also in later openings. A *visit* is a live snapshot of a persistent
+//! one's seq. It reads the past too, so what it reads may go there.
 //!
 //! # Invariants
 //! 1. The registry counts the live snapshots of each seq (assert in `drop`).
@@ -30,6 +31,7 @@ use crate::releases::Releases;
 /// A seq that stays readable while the snapshot lives.
 pub struct EngineSnapshot {
     seq: Seq,
+    is_visit: bool,
     registry: Arc<SnapshotRegistry>,
 }
 
@@ -44,11 +46,12 @@ impl EngineSnapshot {
 impl Drop for EngineSnapshot {
     fn drop(&mut self) {
         let mut held = self.registry.held.lock();
-        let count = held.live.get_mut(&self.seq).expect("a live snapshot is registered");
+        let seqs = held.seqs_of(self.is_visit);
+        let count = seqs.get_mut(&self.seq).expect("a live snapshot is registered");
         assert!(*count > 0, "a registered seq has a live snapshot");
         *count -= 1;
         if *count == 0 {
-            held.live.remove(&self.seq);
+            seqs.remove(&self.seq);
             self.registry.note_release(&held, self.seq);
         }
     }
@@ -71,10 +74,30 @@ pub(crate) struct SnapshotRegistry {
 
 #[derive(Default)]
 struct HeldSeqs {
-    /// Number of live snapshots of each seq.
+    /// Number of live snapshots of each seq, without visits.
     live: BTreeMap<Seq, usize>,
+    /// Number of visits of each seq.
+    visits: BTreeMap<Seq, usize>,
     /// The seqs of the persistent snapshots.
     persistent: BTreeSet<Seq>,
+}
+
+impl HeldSeqs {
+    fn seqs_of(&mut self, is_visit: bool) -> &mut BTreeMap<Seq, usize> {
+        if is_visit { &mut self.visits } else { &mut self.live }
+    }
+
+    fn holds(&self, seq: Seq) -> bool {
+        self.live.contains_key(&seq) || self.visits.contains_key(&seq) || self.persistent.contains(&seq)
+    }
+}
+
+/// The seqs that must stay readable.
+pub(crate) struct VisibleSeqs {
+    /// All of them, rising. The last one is the newest.
+    pub(crate) all: Vec<Seq>,
+    /// The lowest of those that read in the present only.
+    pub(crate) lowest_reader: Seq,
 }
 
 impl SnapshotRegistry {
@@ -83,18 +106,18 @@ impl SnapshotRegistry {
     pub(crate) fn acquire(self: &Arc<Self>, newest: impl FnOnce() -> Seq) -> EngineSnapshot {
         let mut held = self.held.lock();
         let seq = newest();
-        self.add_live(&mut held, seq)
+        self.add_live(&mut held, seq, false)
     }
 
     /// A live snapshot of a persistent snapshot's seq; `None` if no persistent snapshot has it.
     pub(crate) fn acquire_persistent(self: &Arc<Self>, seq: Seq) -> Option<EngineSnapshot> {
         let mut held = self.held.lock();
-        held.persistent.contains(&seq).then(|| self.add_live(&mut held, seq))
+        held.persistent.contains(&seq).then(|| self.add_live(&mut held, seq, true))
     }
 
-    fn add_live(self: &Arc<Self>, held: &mut HeldSeqs, seq: Seq) -> EngineSnapshot {
-        *held.live.entry(seq).or_insert(0) += 1;
-        EngineSnapshot { seq, registry: Arc::clone(self) }
+    fn add_live(self: &Arc<Self>, held: &mut HeldSeqs, seq: Seq, is_visit: bool) -> EngineSnapshot {
+        *held.seqs_of(is_visit).entry(seq).or_insert(0) += 1;
+        EngineSnapshot { seq, is_visit, registry: Arc::clone(self) }
     }
 
     /// Registers a persistent snapshot. Its versions must all be there still: the seq is the newest one, or
@@ -124,12 +147,14 @@ impl SnapshotRegistry {
     pub(crate) fn holds_between(&self, after: Seq, upto: Seq) -> bool {
         let (held, between) = (self.held.lock(), (Bound::Excluded(after), Bound::Included(upto)));
         after < upto
-            && (held.live.range(between).next().is_some() || held.persistent.range(between).next().is_some())
+            && (held.live.range(between).next().is_some()
+                || held.visits.range(between).next().is_some()
+                || held.persistent.range(between).next().is_some())
     }
 
     /// Counts the release of a seq that no snapshot holds any more.
     fn note_release(&self, held: &MutexGuard<'_, HeldSeqs>, seq: Seq) {
-        if !held.live.contains_key(&seq) && !held.persistent.contains(&seq) {
+        if !held.holds(seq) {
             // Before the number: whoever reads the number finds the release.
             let mut releases = self.releases.lock();
             releases.note(self.released.load(Ordering::Relaxed) + 1, seq);
@@ -147,17 +172,19 @@ impl SnapshotRegistry {
         self.released.load(Ordering::Relaxed)
     }
 
-    /// The seqs that must stay readable, rising: those of snapshots, and the newest (which `newest` returns).
-    pub(crate) fn visible_to(&self, newest: impl FnOnce() -> Seq) -> Vec<Seq> {
+    /// The seqs that must stay readable: those of snapshots, and the newest (which `newest` returns).
+    pub(crate) fn visible_to(&self, newest: impl FnOnce() -> Seq) -> VisibleSeqs {
         let held = self.held.lock();
         let newest = newest();
-        let mut seqs: Vec<Seq> = held.live.keys().chain(&held.persistent).copied().collect();
+        let lowest_reader = held.live.keys().next().copied().unwrap_or(newest);
+        let mut seqs: Vec<Seq> =
+            held.live.keys().chain(held.visits.keys()).chain(&held.persistent).copied().collect();
         drop(held);
         seqs.push(newest);
         seqs.sort_unstable();
         seqs.dedup();
         debug_assert_eq!(seqs.last(), Some(&newest), "no snapshot is newer than the newest commit");
-        seqs
+        VisibleSeqs { all: seqs, lowest_reader }
     }
 }
 
@@ -171,11 +198,11 @@ mod tests {
         let a = registry.acquire(|| Seq(3));
         let b = registry.acquire(|| Seq(3));
         let c = registry.acquire(|| Seq(7));
-        assert_eq!(registry.visible_to(|| Seq(9)), [Seq(3), Seq(7), Seq(9)]);
+        assert_eq!(registry.visible_to(|| Seq(9)).all, [Seq(3), Seq(7), Seq(9)]);
         drop(a);
-        assert_eq!(registry.visible_to(|| Seq(7)), [Seq(3), Seq(7)]);
+        assert_eq!(registry.visible_to(|| Seq(7)).all, [Seq(3), Seq(7)]);
         drop(b);
-        assert_eq!(registry.visible_to(|| Seq(9)), [Seq(7), Seq(9)]);
+        assert_eq!(registry.visible_to(|| Seq(9)).all, [Seq(7), Seq(9)]);
         assert_eq!(c.seq(), Seq(7));
     }
     #[test]
@@ -187,8 +214,22 @@ mod tests {
         registry.forget(Seq(3));
         assert_eq!(registry.released(), 0, "a reader still holds it");
         assert!(registry.acquire_persistent(Seq(3)).is_none(), "no new reader finds it");
-        assert_eq!(registry.visible_to(|| Seq(9)), [Seq(3), Seq(9)]);
+        assert_eq!(registry.visible_to(|| Seq(9)).all, [Seq(3), Seq(9)]);
         drop(live);
-        assert_eq!((registry.released(), registry.visible_to(|| Seq(9))), (1, vec![Seq(9)]));
+        assert_eq!((registry.released(), registry.visible_to(|| Seq(9)).all), (1, vec![Seq(9)]));
+    }
+
+    #[test]
+    fn a_visit_of_a_persistent_snapshot_is_no_reader_of_the_present() {
+        let registry = Arc::new(SnapshotRegistry::default());
+        registry.keep(Seq(3));
+        let visit = registry.acquire_persistent(Seq(3)).unwrap();
+        assert_eq!(registry.visible_to(|| Seq(9)).lowest_reader, Seq(9));
+        let live = registry.acquire(|| Seq(5));
+        assert_eq!(registry.visible_to(|| Seq(9)).lowest_reader, Seq(5));
+        registry.forget(Seq(3));
+        assert_eq!(registry.visible_to(|| Seq(9)).all, [Seq(3), Seq(5), Seq(9)], "the visit holds it");
+        drop((visit, live));
+        assert_eq!(registry.visible_to(|| Seq(9)).all, [Seq(9)]);
     }
 }

@@ -25,13 +25,16 @@ use crate::tables::{CommitVersions, Merge, Value, read_table, read_top, show};
 /// If there is no pool, or its newest root does not decode.
 pub fn tables(devices: &[Arc<dyn Device>]) -> Result<DumpValue, CheckError> {
     let loaded = load(devices, &mut Totals::default(), &Findings::default())?;
-    Ok(DumpValue::List(loaded.manifest.tables().map(|t| DumpValue::Fields(summary(t))).collect()))
+    let is_past = |t: &TableDescriptor| loaded.manifest.is_past(t.run);
+    let tables = loaded.manifest.tables().map(|t| DumpValue::Fields(summary(t, is_past(t))));
+    Ok(DumpValue::List(tables.collect()))
 }
 
-fn summary(t: &TableDescriptor) -> Vec<(&'static str, DumpValue)> {
+fn summary(t: &TableDescriptor, is_past: bool) -> Vec<(&'static str, DumpValue)> {
     vec![
         ("table", t.id.into()),
         ("run", t.run.into()),
+        ("of", if is_past { "the past" } else { "the present" }.into()),
         ("versions", t.entries.into()),
         ("deletes", t.deletes.into()),
         ("superseded", t.superseded.into()),
@@ -52,7 +55,7 @@ pub fn table(devices: &[Arc<dyn Device>], id: u64) -> Result<DumpValue, CheckErr
     let entry = loaded.manifest.table(id).ok_or_else(|| CheckError::NotFound(format!("table {id}")))?;
     let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
     // The manifest's fields come first: they can be shown when no block of the table can be read.
-    let mut fields = summary(entry);
+    let mut fields = summary(entry, loaded.manifest.is_past(entry.run));
     fields.push(("slices", DumpValue::List(entry.slices.iter().map(|s| slice(*s)).collect())));
     let references = entry.references.iter().map(|(segment, bytes)| {
         DumpValue::Fields(vec![("segment", segment.get().into()), ("bytes", (*bytes).into())])
@@ -105,12 +108,12 @@ pub fn key(devices: &[Arc<dyn Device>], wanted: &[u8]) -> Result<DumpValue, Chec
             ("value", describe(wanted, value, kind == VersionKind::Merge)),
         ]));
     };
-    // Newest first: the commit log, then the runs in the order of the manifest.
+    // Newest first: the commit log, then the runs in the order of the manifest. Those of the past come last.
     for change in commits.all().iter().filter(|c| c.key == wanted) {
         version("commit log".into(), change.kind, change.seq.0, change.value);
     }
     let mut reader = SliceReader::new(&loaded.media, &loaded.segments);
-    for run in loaded.manifest.runs() {
+    for run in loaded.manifest.runs().into_iter().chain(loaded.manifest.past()) {
         let holds = |t: &&&TableDescriptor| t.smallest.as_slice() <= wanted && wanted <= t.largest.as_slice();
         let Some(entry) = run.iter().find(holds) else { continue };
         let Some(block) = crate::tables::find_block(entry, wanted, &mut reader) else { continue };
@@ -118,7 +121,8 @@ pub fn key(devices: &[Arc<dyn Device>], wanted: &[u8]) -> Result<DumpValue, Chec
         if start < block.len() && block.key(start) == wanted {
             for i in start..block.group_end(start) {
                 let e = block.entry(i);
-                version(format!("table {} of run {}", entry.id, entry.run), e.kind, e.seq.0, e.value);
+                let of = if loaded.manifest.is_past(entry.run) { " of the past" } else { "" };
+                version(format!("table {} of run {}{of}", entry.id, entry.run), e.kind, e.seq.0, e.value);
             }
         }
     }

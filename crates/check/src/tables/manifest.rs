@@ -14,8 +14,10 @@ pub(crate) struct Manifest {
     number: u64,
     /// Every commit up to this seq is in tables.
     pub(crate) flushed: Seq,
-    /// Run ids, newest first.
+    /// Ids of the runs of the present, newest first.
     runs: Vec<u64>,
+    /// Ids of the runs of the past.
+    past: Vec<u64>,
     tables: BTreeMap<u64, TableDescriptor>,
 }
 
@@ -58,7 +60,8 @@ impl Manifest {
                 findings.error(FindingCode::ManifestEdit, &place, message);
             }
         }
-        if edit.flushed < self.flushed || edit.runs.iter().any(|run| *run >= edit.next_run) {
+        if edit.flushed < self.flushed || edit.runs.iter().chain(&edit.past).any(|run| *run >= edit.next_run)
+        {
             findings.error(
                 FindingCode::ManifestEdit,
                 &place,
@@ -68,6 +71,7 @@ impl Manifest {
         self.number = edit.number;
         self.flushed = edit.flushed;
         self.runs = edit.runs;
+        self.past = edit.past;
     }
 
     /// All tables, by id.
@@ -80,8 +84,22 @@ impl Manifest {
         self.tables.get(&id)
     }
 
-    /// The runs, newest first, each with its tables in the order of their keys.
+    /// The runs of the present, newest first, each with its tables in the order of their keys.
     pub(crate) fn runs(&self) -> Vec<Vec<&TableDescriptor>> {
+        self.tables_of(&self.runs)
+    }
+
+    /// The runs of the past, as `runs`. They have no order.
+    pub(crate) fn past(&self) -> Vec<Vec<&TableDescriptor>> {
+        self.tables_of(&self.past)
+    }
+
+    /// Whether a run is one of the past.
+    pub(crate) fn is_past(&self, run: u64) -> bool {
+        self.past.contains(&run)
+    }
+
+    fn tables_of(&self, runs: &[u64]) -> Vec<Vec<&TableDescriptor>> {
         let mut of_run: BTreeMap<u64, Vec<&TableDescriptor>> = BTreeMap::new();
         for table in self.tables.values() {
             of_run.entry(table.run).or_default().push(table);
@@ -90,20 +108,20 @@ impl Manifest {
             tables.sort_by(|a, b| a.smallest.cmp(&b.smallest));
         }
         // A run that is listed twice is read once.
-        self.runs.iter().filter_map(|run| of_run.remove(run)).collect()
+        runs.iter().filter_map(|run| of_run.remove(run)).collect()
     }
 
     /// Checks that each table is in a listed run and that tables of a run do not overlap.
     pub(crate) fn check(&self, findings: &Findings) {
-        let listed: BTreeSet<u64> = self.runs.iter().copied().collect();
-        if listed.len() != self.runs.len() {
+        let listed: BTreeSet<u64> = self.runs.iter().chain(&self.past).copied().collect();
+        if listed.len() != self.runs.len() + self.past.len() {
             findings.error(FindingCode::Runs, "manifest", "lists a run twice");
         }
         for table in self.tables.values().filter(|t| !listed.contains(&t.run)) {
             let message = format_args!("is in run {}, which is not listed", table.run);
             findings.error(FindingCode::Runs, format_args!("table {}", table.id), message);
         }
-        for run in self.runs() {
+        for run in self.runs().into_iter().chain(self.past()) {
             for pair in run.windows(2) {
                 if let [a, b] = pair
                     && a.largest >= b.smallest

@@ -1,7 +1,8 @@
 //! Merges all runs and the commit records of the log into one map at its newest version.
 //!
 //! Versions of a key in the log are the newest, then those in the first run of the manifest, and so on.
-//! Within one source they stand newest first.
+//! Within one source they stand newest first. The runs of the past come last, in no order: what one of them
+//! has of a key is complete for the seqs from its oldest version to the delete above them.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -74,8 +75,10 @@ impl<'a> VersionSource<'a> {
 /// Invariant: `order` has the number of each source with a current key once, sorted by that key and then
 /// newest first (`insert`).
 pub(crate) struct Merge<'a> {
-    /// The log's commits, then the runs, newest first.
+    /// The log's commits, then the runs of the present, newest first, then those of the past.
     sources: Vec<VersionSource<'a>>,
+    /// The number of the first source that is a run of the past.
+    first_past: usize,
     order: Vec<usize>,
     /// Key versions so far.
     pub(crate) versions_seen: u64,
@@ -93,12 +96,13 @@ impl<'a> Merge<'a> {
         reader: &mut SliceReader<'_>,
         findings: &Findings,
     ) -> Self {
-        let runs = manifest
-            .runs()
-            .into_iter()
+        let (present, past) = (manifest.runs(), manifest.past());
+        let first_past = 1 + present.len();
+        let runs = (present.into_iter().chain(past))
             .map(|tables| VersionSource::Run(Box::new(RunReader::new(tables, from, verify))));
         let mut merge = Merge {
             sources: std::iter::once(VersionSource::Log(commits)).chain(runs).collect(),
+            first_past,
             order: Vec::new(),
             versions_seen: 0,
             survivors: BTreeSet::new(),
@@ -148,13 +152,15 @@ impl<'a> Merge<'a> {
             let key = self.sources.get(first).and_then(VersionSource::key).unwrap_or(&[]);
             let same = self.order.iter().take_while(|n| self.key_of(**n) == Some(key)).count();
             let newest_first = self.order.iter().take(same).filter_map(|n| Some((*n, self.sources.get(*n)?)));
-            let (merged, seen) = visit(key, newest_first, &mut folded, findings);
+            let (merged, seen) = visit(key, newest_first, self.first_past, &mut folded, findings);
             self.versions_seen += seen;
             // An unreadable block that may hold a version between the base and now makes the value unknown.
-            // Every source has been read up to this key, so all of them that may hold it are known.
+            // Every source has been read up to this key, so all of them that may hold it are known. The
+            // newest value is in the present.
             let hides =
                 |(_, source): &(usize, &VersionSource<'_>)| source.lost().iter().any(|l| l.may_hold(key));
-            let hidden_by = self.sources.iter().enumerate().find(hides).map(|(number, _)| number);
+            let present = self.sources.iter().take(self.first_past);
+            let hidden_by = present.enumerate().find(hides).map(|(number, _)| number);
             let value = match (merged, hidden_by) {
                 (Merged::Absent, _) => None,
                 (Merged::Value { base }, Some(hider)) if hider <= base => Some(Value::Unreadable),
@@ -195,7 +201,7 @@ impl Merge<'_> {
         let key = self.sources.get(first).and_then(VersionSource::key).unwrap_or(&[]).to_vec();
         let same = self.order.iter().take_while(|n| self.key_of(**n) == Some(&key)).count();
         let newest_first = self.order.iter().take(same).filter_map(|n| Some((*n, self.sources.get(*n)?)));
-        let (part, base) = part(&key, newest_first, upto, findings);
+        let (part, base) = part(&key, newest_first, (self.first_past, upto), findings);
         // As in `for_each`.
         let hides =
             |(_, source): &(usize, &VersionSource<'_>)| source.lost().iter().any(|l| l.may_hold(&key));
@@ -228,10 +234,17 @@ impl Merge<'_> {
         while let Some(first) = self.order.first().copied() {
             let key = self.sources.get(first).and_then(VersionSource::key).unwrap_or(&[]);
             let same = self.order.iter().take_while(|n| self.key_of(**n) == Some(key)).count();
-            let sources = self.order.iter().take(same).filter_map(|n| self.sources.get(*n));
-            // A put or delete hides the versions below it, from its own seq on.
-            let mut hidden_from = Seq::MAX;
-            for (number, version) in sources.flat_map(VersionSource::versions).enumerate() {
+            let sources = self.order.iter().take(same).filter_map(|n| Some((*n, self.sources.get(*n)?)));
+            let versions =
+                sources.flat_map(|(source, versions)| versions.versions().map(move |v| (source, v)));
+            // A put or delete hides the versions below it, from its own seq on. A run of the past stands
+            // alone.
+            let (mut hidden_from, mut last) = (Seq::MAX, 0);
+            for (number, (source, version)) in versions.enumerate() {
+                if source >= self.first_past && source != last {
+                    hidden_from = Seq::MAX;
+                }
+                last = source;
                 let at = snapshots.partition_point(|seq| *seq < version.seq);
                 let is_shown = snapshots.get(at).is_some_and(|seq| *seq < hidden_from);
                 if is_shown && (number > 0 || version.kind == VersionKind::Merge) {
@@ -258,22 +271,35 @@ impl Merge<'_> {
 fn part<'s, 'a: 's>(
     key: &[u8],
     sources: impl Iterator<Item = (usize, &'s VersionSource<'a>)>,
-    upto: Seq,
+    (first_past, upto): (usize, Seq),
     findings: &Findings,
 ) -> (Option<KeyPart>, usize) {
     let mut operands: Vec<&[u8]> = Vec::new();
-    let mut base = None;
-    let versions =
-        sources.flat_map(|(number, source)| source.versions().map(move |version| (number, version)));
-    for (number, version) in versions.filter(|(_, version)| version.seq <= upto) {
-        match version.kind {
-            VersionKind::Put => base = Some((FoldBase::Value(version.value), number)),
-            VersionKind::Delete => base = Some((FoldBase::Absent, number)),
-            VersionKind::Merge => operands.push(version.value),
+    let (mut base, mut ended, mut in_past) = (None, None, false);
+    for (number, source) in sources {
+        let mut shown = source.versions().filter(|version| version.seq <= upto).peekable();
+        if number >= first_past && shown.peek().is_some_and(|version| version.kind == VersionKind::Delete) {
+            // The run has nothing for this seq. Another one may have the version of that time.
+            ended = Some(number);
+            continue;
+        }
+        in_past |= number >= first_past && shown.peek().is_some();
+        for version in shown {
+            match version.kind {
+                VersionKind::Put => base = Some((FoldBase::Value(version.value), number)),
+                VersionKind::Delete => base = Some((FoldBase::Absent, number)),
+                VersionKind::Merge => operands.push(version.value),
+            }
+            if base.is_some() {
+                break;
+            }
         }
         if base.is_some() {
             break;
         }
+    }
+    if base.is_none() && !in_past {
+        base = ended.map(|number| (FoldBase::Absent, number));
     }
     let (base, number) = base.unwrap_or((FoldBase::Unknown, usize::MAX));
     operands.reverse();
@@ -310,12 +336,13 @@ enum Merged {
 fn visit<'s, 'a: 's>(
     key: &[u8],
     sources: impl Iterator<Item = (usize, &'s VersionSource<'a>)>,
+    first_past: usize,
     out: &mut Vec<u8>,
     findings: &Findings,
 ) -> (Merged, u64) {
     let mut operands: Vec<&[u8]> = Vec::new();
     let mut base = None;
-    let (mut seen, mut oldest) = (0, Seq::MAX);
+    let (mut seen, mut oldest, mut last) = (0, Seq::MAX, 0);
     // All versions are read, also those older than the base, because their order is checked.
     let versions = sources
         .enumerate()
@@ -326,6 +353,15 @@ fn visit<'s, 'a: 's>(
             let message =
                 format_args!("an older run holds commit {}, a newer one {}", version.seq.0, oldest.0);
             findings.error(FindingCode::RunOrder, show(key), message);
+        }
+        if number >= first_past {
+            // The newest value does not depend on it.
+            if number != last && version.kind != VersionKind::Delete {
+                let message = "its newest version in a run of the past is no delete";
+                findings.error(FindingCode::PastSpan, show(key), message);
+            }
+            last = number;
+            continue;
         }
         if version.seq != Seq(0) {
             oldest = oldest.min(version.seq);

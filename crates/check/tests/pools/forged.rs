@@ -102,6 +102,8 @@ fn a_root_that_contradicts_the_structures_it_names_is_reported() {
         (FindingCode::TableBlock, &|_, m| m.added[0].top_len_bytes -= 1),
         (FindingCode::SliceOutside, &|_, m| m.added[0].slices[0].offset_bytes += 1 << 40),
         (FindingCode::Runs, &|_, m| m.runs.clear()),
+        (FindingCode::Runs, &|_, m| m.past.clone_from(&m.runs)),
+        (FindingCode::PastSpan, &|_, m| m.past = std::mem::take(&mut m.runs)),
         (FindingCode::Runs, &|_, m| {
             let run = m.added[0].run;
             let twin = TableDescriptor { id: m.next_table, run, ..m.added[0].clone() };

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_log::LogStore;
 
-use super::job::RewriteJob;
+use super::job::{JobScope, RewriteJob};
 use super::moves::SliceMoves;
 use super::tiers::{compact_streams, references, seq_base};
 use crate::engine::EngineInner;
@@ -91,7 +91,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             self.with_cleaning(|| {
                 let runs = within(&self.table_set(), known, &from, end.as_deref());
                 let Some(oldest) = runs.last() else { return Ok(()) };
-                self.compact_tables(&runs, true, &InstallInto::Existing(oldest.id), false)
+                self.compact_tables(&runs, JobScope::Bottom, &InstallInto::Existing(oldest.id), false)
             })?;
             match end {
                 Some(end) => from = end,
@@ -115,11 +115,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let one = || std::iter::once(&table);
         // Not at the bottom: the table alone cannot show that no older version of a key exists.
         let (cleaning, mut moves) = (BTreeSet::new(), SliceMoves::default());
-        let mut job = RewriteJob::new(self, seq_base(one()), references(one()), &cleaning, &mut moves);
+        let (before, scope) = (references(one()), JobScope::Present);
+        let mut job = RewriteJob::new(self, scope, seq_base(one()), before, &cleaning, &mut moves);
         let mut streams = vec![RunStream::new(vec![Arc::clone(&table)])?];
-        compact_streams(&mut streams, &mut job, false, Some(key))?;
+        compact_streams(&mut streams, &mut job, Some(key))?;
         job.end_table()?;
-        compact_streams(&mut streams, &mut job, false, None)?;
+        compact_streams(&mut streams, &mut job, None)?;
         job.finish(&InstallInto::Existing(run), vec![table.entry().id], Vec::new())?;
         Ok(true)
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use warpfire_log::{LogError, LogStore, WorkFor};
 use warpfire_units::SegmentId;
 
-use super::job::RewriteJob;
+use super::job::{JobScope, RewriteJob};
 use super::moves::SliceMoves;
 use super::tiers::{compact_streams, references, seq_base};
 use crate::engine::EngineInner;
@@ -212,7 +212,13 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         space.free_bytes < space.reserve_bytes
     }
 
-    fn rewrite(
+    /// The scope of a job that rewrites single tables of a run.
+    pub(super) fn scope_in(&self, run: u64) -> JobScope {
+        if self.table_set().is_past(run) { JobScope::Past } else { JobScope::Present }
+    }
+
+    /// Rewrites a table within its run, out of some segments. The caller has locked `compacting`.
+    pub(super) fn rewrite(
         &self,
         run: u64,
         table: &Arc<Table<L>>,
@@ -220,9 +226,10 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         moves: &mut SliceMoves,
     ) -> Result<(), MetaError> {
         let one = || std::iter::once(table);
-        let mut job = RewriteJob::new(self, seq_base(one()), references(one()), victims, moves);
+        let scope = self.scope_in(run);
+        let mut job = RewriteJob::new(self, scope, seq_base(one()), references(one()), victims, moves);
         let mut streams = vec![RunStream::new(vec![Arc::clone(table)])?];
-        compact_streams(&mut streams, &mut job, false, None)?;
+        compact_streams(&mut streams, &mut job, None)?;
         job.finish(&InstallInto::Existing(run), vec![table.entry().id], Vec::new())
     }
 

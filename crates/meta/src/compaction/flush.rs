@@ -7,7 +7,7 @@ use warpfire_env::sync::atomic::Ordering;
 use warpfire_log::LogStore;
 
 use super::fold::VersionGroup;
-use super::job::RewriteJob;
+use super::job::{JobScope, RewriteJob};
 use super::moves::SliceMoves;
 use crate::engine::EngineInner;
 use crate::memtable::FrozenMemtable;
@@ -45,8 +45,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let first = frozen.first().expect("an empty memtable is not frozen");
         // Only flushes add runs, and this thread holds `flushing`: without a run now, no older version can
         // appear while the job runs.
-        let bottom = self.table_set().runs.is_empty();
-        let mut job = RewriteJob::new(self, first, references, &cleaning, &mut moves);
+        let scope =
+            if self.table_set().runs.is_empty() { JobScope::BottomOfMemory } else { JobScope::Present };
+        let mut job = RewriteJob::new(self, scope, first, references, &cleaning, &mut moves);
         let mut group = VersionGroup::default();
         let order = frozen.order();
         // Commits keep the pace of this loop.
@@ -64,7 +65,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 debug_assert!(entry.seq <= frozen.last, "a frozen memtable ends with its last seq");
                 group.push(entry, None);
             });
-            job.push(&group, bottom)?;
+            job.push(&group)?;
         }
         drop(progress);
         job.finish(&InstallInto::Newest(frozen.last), Vec::new(), Vec::new())

@@ -7,28 +7,52 @@
 //! # Invariants
 //! 1. At most one version of each stratum is kept: its newest put or delete with the operands above it folded
 //!    in, or one operand that stands for all its operands (`tests::one_version_of_each_stratum_stays`).
-//! 2. Versions go in and come out from the newest to the oldest (asserts in `push` and `fold`).
+//! 2. Versions come out from the newest to the oldest. They go in in this order too (assert in `fold`), or
+//!    are brought into it (`sort`).
 //! 3. A delete is dropped only if no older version of its key exists
 //!    (`tests::a_delete_goes_only_when_nothing_is_below`).
+
+use std::cmp::Reverse;
 
 use warpfire_format::table::{BUNDLE_EDIT_BYTES_MAX, Bundle, KeyVersion, VersionKind};
 use warpfire_units::Seq;
 
 use crate::schema::{FoldResult, OlderValue, Schema, SchemaError};
 
-struct FoldVersion {
-    seq: Seq,
-    kind: VersionKind,
+/// The readers of a key.
+#[derive(Clone, Copy)]
+pub(super) struct Readers<'a> {
+    /// The seqs that readers may read at, rising.
+    pub(super) visible: &'a [Seq],
+    /// The last seq at which anybody reads the key, if its domain is removed.
+    pub(super) removed_at: Option<Seq>,
+    /// No older version of the key exists elsewhere, also not in an origin.
+    pub(super) bottom: bool,
+    /// A version that all readers see may get seq 0: no run of the past has versions that are older.
+    pub(super) may_be_zero: bool,
+}
+
+impl<'a> Readers<'a> {
+    /// The seqs at which the key is read.
+    pub(super) fn of_key(&self) -> &'a [Seq] {
+        let end = self.removed_at.map(|removed| self.visible.partition_point(|seq| *seq <= removed));
+        &self.visible[..end.unwrap_or(self.visible.len())]
+    }
+}
+
+pub(super) struct FoldVersion {
+    pub(super) seq: Seq,
+    pub(super) kind: VersionKind,
     start: usize,
-    len: usize,
+    pub(super) len: usize,
     bundle: Option<Bundle>,
 }
 
 /// The version that stands for a stratum.
-struct KeptVersion<'a> {
-    kind: VersionKind,
-    value: &'a [u8],
-    bundle: Option<Bundle>,
+pub(super) struct KeptVersion<'a> {
+    pub(super) kind: VersionKind,
+    pub(super) value: &'a [u8],
+    pub(super) bundle: Option<Bundle>,
 }
 
 /// All versions of one key that a job has met, newest first.
@@ -36,7 +60,7 @@ struct KeptVersion<'a> {
 pub(super) struct VersionGroup {
     key: Vec<u8>,
     bytes: Vec<u8>,
-    versions: Vec<FoldVersion>,
+    pub(super) versions: Vec<FoldVersion>,
 }
 
 impl VersionGroup {
@@ -57,12 +81,14 @@ impl VersionGroup {
         &self.key
     }
 
+    /// Brings versions of several sources into their order. A version comes before the delete that its seq
+    /// ends an older span with.
+    pub(super) fn sort(&mut self) {
+        self.versions.sort_by_key(|v| (Reverse(v.seq), v.kind == VersionKind::Delete));
+    }
+
     /// Adds the next older version, which may have a bundle.
     pub(super) fn push(&mut self, entry: KeyVersion<'_>, bundle: Option<&Bundle>) {
-        debug_assert!(
-            self.versions.last().is_none_or(|newer| newer.seq >= entry.seq),
-            "the versions of a key come from the newest to the oldest"
-        );
         let start = self.bytes.len();
         self.bytes.extend_from_slice(entry.value);
         let len = entry.value.len();
@@ -74,21 +100,20 @@ impl VersionGroup {
         &self.bytes[v.start..v.start + v.len]
     }
 
-    /// Calls `emit` with the versions to keep, newest first, and with the bundles that they still have.
-    /// `visible` lists the seqs that readers may read at, rising. `bottom` says that no older version of this
-    /// key exists elsewhere. With `removed_at` nobody reads the key at a later seq. `out` is scratch memory.
+    /// Calls `emit` with the versions to keep, newest first, and with the bundles that they still have. `out`
+    /// is scratch memory.
     pub(super) fn fold<S: Schema, E: From<SchemaError>>(
         &self,
         schema: &S,
-        visible: &[Seq],
-        bottom: bool,
-        removed_at: Option<Seq>,
+        readers: Readers<'_>,
         out: &mut Vec<u8>,
         mut emit: impl FnMut(KeyVersion<'_>, Option<Bundle>) -> Result<(), E>,
     ) -> Result<(), E> {
-        debug_assert!(visible.is_sorted(), "the seqs of readers are in order");
-        let readers = removed_at.map_or(visible.len(), |removed| visible.partition_point(|v| *v <= removed));
-        let visible = &visible[..readers];
+        debug_assert!(
+            self.versions.is_sorted_by(|newer, older| newer.seq >= older.seq),
+            "the versions of a key come from the newest to the oldest"
+        );
+        let (visible, removed_at, bottom) = (readers.of_key(), readers.removed_at, readers.bottom);
         // A version newer than every reader's seq has a stratum of its own, the last one: it is kept, unless
         // there will be no reader.
         let stratum_of = |seq: Seq| visible.partition_point(|v| *v < seq);
@@ -106,14 +131,15 @@ impl VersionGroup {
             let Some(kept) = self.fold_stratum(group, schema, nothing_below, out)? else { continue };
             let KeptVersion { kind, value, bundle } = kept;
             // Every reader sees this version, so its seq does not matter any more. Seq 0 takes fewest bytes.
-            let seq = if nothing_below && stratum == 0 { Seq(0) } else { newest.seq };
+            let is_zero = readers.may_be_zero && nothing_below && stratum == 0;
+            let seq = if is_zero { Seq(0) } else { newest.seq };
             emit(KeyVersion { key: &self.key, seq, kind, value }, bundle)?;
         }
         Ok(())
     }
 
     /// The one version that stands for a stratum's versions `group`; `None` if none is needed.
-    fn fold_stratum<'a, S: Schema>(
+    pub(super) fn fold_stratum<'a, S: Schema>(
         &'a self,
         group: &[FoldVersion],
         schema: &S,
@@ -208,9 +234,7 @@ mod tests {
         group
             .fold::<_, SchemaError>(
                 &ListSchema,
-                &visible,
-                bottom,
-                removed_at.map(Seq),
+                Readers { visible: &visible, removed_at: removed_at.map(Seq), bottom, may_be_zero: true },
                 &mut Vec::new(),
                 |e, _| {
                     kept.push((e.seq.0, e.kind, e.value.to_vec()));

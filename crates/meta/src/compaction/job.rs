@@ -6,7 +6,8 @@
 //! 2. `new` lists the seqs that readers may read at. Snapshots that begin later read at the newest seq or
 //!    above, so they need no version that the list does not keep.
 //! 3. The caller passes the versions of each key, in key order (`push`). `VersionGroup::fold` chooses the
-//!    versions to keep.
+//!    versions to keep. At the bottom of the present, `fold_and_retire` passes old ones on to the past, and
+//!    in the past `fold_past` chooses (`retire.rs`).
 //! 4. The schema relocates each kept value. It packs inline bytes into new slices (`pack`) and copies slices
 //!    out of segments that are being cleaned (`move_slice`). Both append to the log and count the bytes in
 //!    `appended`.
@@ -27,230 +28,66 @@
 //!    released (assert in `settle`; `tests::model` ends with no live byte).
 //! 3. A job ends once, by `finish` or by `Drop` (assert in `finish`).
 //! 4. A version keeps its bundle while its bytes stay as they are; short changes of the record become the
-//!    bundle's edit (`VersionRelocator`, `fold`; `tests::bundles`).
+//!    bundle's edit (`relocate.rs`, `fold.rs`; `tests::bundles`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use warpfire_format::manifest::TableDescriptor;
-use warpfire_format::table::{BUNDLE_BYTES_MAX, Bundle, KeyVersion, VersionKind, encode_bundle};
-use warpfire_log::{LogError, LogStore, Slices, Stream};
-use warpfire_slices::KnownCopy;
+use warpfire_format::table::{Bundle, KeyVersion, VersionKind};
+use warpfire_log::{LogError, LogStore};
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
-use super::fold::VersionGroup;
+use super::fold::{Readers, VersionGroup};
 use super::moves::SliceMoves;
+use super::past::held_readers;
+use super::relocate::{JobRelocator, VersionRelocator};
+use super::retire::KeptIn;
 use crate::domain::{DomainId, OriginTable, domain_of};
 use crate::engine::EngineInner;
-use crate::schema::{RelocateError, Relocator, Schema};
+use crate::schema::Schema;
 use crate::store::MetaError;
 use crate::table::TableWriter;
-use crate::table_set::InstallInto;
+use crate::table_set::{InstallInto, Run, TableChange};
 
-/// The log never splits appends up to this length, so packed bytes are one slice, and so is a bundle.
-const PACKED_BYTES_MAX: usize = 64 * 1024;
-
-const _: () = assert!(BUNDLE_BYTES_MAX <= PACKED_BYTES_MAX, "a bundle is one slice");
-
-struct JobRelocator<'a, L> {
-    log: &'a L,
-    cleaning: &'a BTreeSet<SegmentId>,
-    moves: &'a mut SliceMoves,
-    /// Bytes that the job has appended for values, by segment.
-    appended: BTreeMap<SegmentId, u64>,
-    /// The bundle that is being written.
-    buffer: Vec<u8>,
+/// The part of the tables that a job rewrites.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum JobScope {
+    /// Some of the present: older versions of its keys may be elsewhere.
+    Present,
+    /// The oldest versions of its keys in the present, of a memtable.
+    BottomOfMemory,
+    /// The oldest versions of its keys in the present. Those that only the past needs go there.
+    Bottom,
+    /// Some of the past.
+    Past,
 }
 
-impl<L: LogStore> JobRelocator<'_, L> {
-    fn append(&mut self, stream: Stream, bytes: &[u8]) -> Result<Slices, LogError> {
-        let slices = self.log.append(stream, bytes)?;
-        // The writer's reference to each slice is the job's until `settle` hands it to the tables.
-        for slice in &slices {
-            *self.appended.entry(slice.segment).or_insert(0) += u64::from(slice.len_bytes);
-        }
-        Ok(slices)
-    }
-}
-
-impl<L: LogStore> JobRelocator<'_, L> {
-    fn pack(&mut self, bytes: &[u8]) -> Result<SlicePtr, LogError> {
-        assert!(bytes.len() <= PACKED_BYTES_MAX, "inline bytes fit one slice");
-        let slices = self.append(Stream::Small, bytes)?;
-        assert_eq!(slices.len(), 1, "appends up to 64 KiB are never split");
-        Ok(slices[0])
-    }
-
-    /// Packs a bundle.
-    fn pack_bundle(&mut self, key: &[u8], value: &[u8]) -> Result<SlicePtr, LogError> {
-        let mut bundle = std::mem::take(&mut self.buffer);
-        encode_bundle(&mut bundle, key, value);
-        let packed = self.pack(&bundle);
-        self.buffer = bundle;
-        packed
-    }
-
-    fn move_slice(&mut self, slice: SlicePtr) -> Result<Option<Slices>, LogError> {
-        if !self.cleaning.contains(&slice.segment) {
-            return Ok(None);
-        }
-        // Everything is read before anything is appended: a value keeps its pointer as a whole if some of its
-        // bytes cannot be read. They may come back with a missing device.
-        let mut parts: SmallVec<[(KnownCopy, Vec<u8>); 1]> = SmallVec::new();
-        let mut done = 0;
-        while done < slice.len_bytes {
-            let rest = slice.part(done, slice.len_bytes - done);
-            let known = self.moves.known_copy(rest);
-            let bytes = match known {
-                KnownCopy::Of(copy) => {
-                    done += copy.len_bytes;
-                    Vec::new()
-                }
-                KnownCopy::NoneOf(len) => {
-                    done += len;
-                    let mut bytes = vec![0; len as usize];
-                    match self.log.read(rest.part(0, len), &mut bytes) {
-                        Err(LogError::Damaged(_) | LogError::BadPointer(_)) => {
-                            self.moves.unrecoverable.insert(slice.segment);
-                            return Ok(None);
-                        }
-                        read => read?,
-                    }
-                    bytes
-                }
-            };
-            parts.push((known, bytes));
-        }
-        let mut slices = Slices::new();
-        let mut done = 0;
-        for (known, bytes) in parts {
-            match known {
-                KnownCopy::Of(copy) => {
-                    done += copy.len_bytes;
-                    slices.push(copy);
-                }
-                KnownCopy::NoneOf(len) => {
-                    // Slices that survive until cleaning live long: they go to a stream of their own.
-                    let copies = self.append(Stream::Cold, &bytes)?;
-                    self.moves.note(slice.part(done, len), &copies);
-                    done += len;
-                    slices.extend(copies);
-                }
-            }
-        }
-        debug_assert_eq!(
-            slices.iter().map(|s| u64::from(s.len_bytes)).sum::<u64>(),
-            u64::from(slice.len_bytes),
-            "a moved slice keeps its length"
-        );
-        Ok(Some(slices))
-    }
-}
-
-/// Relocates one version, and keeps its bundle in step with it.
-///
-/// # Invariants
-/// 1. With a bundle the version has one slice, which is the end of the bundle. A version with more has none.
-/// 2. The bundle has the version's own key and, with its edit, the version's value with the bytes of the
-///    slice inline.
-struct VersionRelocator<'r, 'a, L, S> {
-    schema: &'r S,
-    job: &'r mut JobRelocator<'a, L>,
-    key: &'r [u8],
-    value: &'r [u8],
-    is_operand: bool,
-    bundle: Option<Bundle>,
-    /// Slices and packed bytes of the version so far.
-    seen: u32,
-    /// The slices that the version names when it is relocated.
-    named: &'r mut Vec<SlicePtr>,
-}
-
-impl<L: LogStore, S: Schema> Relocator for VersionRelocator<'_, '_, L, S> {
-    fn packs(&self) -> bool {
-        true
-    }
-
-    fn pack(&mut self, bytes: &[u8]) -> Result<SlicePtr, LogError> {
-        let packed = self.pack_version(bytes)?;
-        self.named.push(packed);
-        Ok(packed)
-    }
-
-    fn move_slice(&mut self, slice: SlicePtr) -> Result<Option<Slices>, LogError> {
-        let moved = self.move_of_version(slice)?;
-        self.named.extend_from_slice(moved.as_deref().unwrap_or(&[slice]));
-        Ok(moved)
-    }
-}
-
-impl<L: LogStore, S: Schema> VersionRelocator<'_, '_, L, S> {
-    fn pack_version(&mut self, bytes: &[u8]) -> Result<SlicePtr, LogError> {
-        self.seen += 1;
-        self.bundle = None;
-        let fits = self.key.len() + self.value.len() + BUNDLE_HEAD_BYTES_MAX <= BUNDLE_BYTES_MAX;
-        let is_alone = self.seen == 1 && !self.is_operand && self.value.ends_with(bytes);
-        if !(is_alone && fits && self.schema.is_bundled(self.key)) {
-            return self.job.pack(bytes);
-        }
-        let bundle = self.job.pack_bundle(self.key, self.value)?;
-        self.bundle = Some(Bundle { slice: bundle, edit: [].into() });
-        let len = u32::try_from(bytes.len()).expect("the end of a bundle is shorter than the bundle");
-        Ok(bundle.end(len))
-    }
-
-    fn move_of_version(&mut self, slice: SlicePtr) -> Result<Option<Slices>, LogError> {
-        self.seen += 1;
-        let bundle = self.bundle.take().filter(|b| self.seen == 1 && slice.is_end_of(b.slice));
-        let Some(bundle) = bundle else { return self.job.move_slice(slice) };
-        let Some(moved) = self.job.move_slice(bundle.slice)? else {
-            if self.job.cleaning.contains(&slice.segment) {
-                // Some of the bundle cannot be read. Its end may be readable.
-                return self.job.move_slice(slice);
-            }
-            self.bundle = Some(bundle);
-            return Ok(None);
-        };
-        if let [whole] = moved[..] {
-            self.bundle = Some(Bundle { slice: whole, edit: bundle.edit });
-            return Ok(Some(SmallVec::from_buf([whole.end(slice.len_bytes)])));
-        }
-        // In pieces it is no bundle any more.
-        let mut head_bytes = bundle.slice.len_bytes - slice.len_bytes;
-        let mut parts = Slices::new();
-        for piece in moved {
-            let passed = head_bytes.min(piece.len_bytes);
-            head_bytes -= passed;
-            if passed < piece.len_bytes {
-                parts.push(piece.part(passed, piece.len_bytes - passed));
-            }
-        }
-        Ok(Some(parts))
-    }
-}
-
-/// Most bytes of the length of a key in a bundle.
-const BUNDLE_HEAD_BYTES_MAX: usize = 3;
-
-impl From<RelocateError> for MetaError {
-    fn from(e: RelocateError) -> Self {
-        match e {
-            RelocateError::Schema(e) => MetaError::Schema(e),
-            RelocateError::Log(e) => MetaError::Log(e),
-        }
+impl JobScope {
+    /// Whether no older version of a key is in another run of the present.
+    fn is_bottom(self) -> bool {
+        matches!(self, JobScope::Bottom | JobScope::BottomOfMemory)
     }
 }
 
 /// A rewrite in progress.
 pub(crate) struct RewriteJob<'a, L: LogStore, S: Schema> {
     engine: &'a EngineInner<L, S>,
+    scope: JobScope,
     relocator: JobRelocator<'a, L>,
-    writer: TableWriter<L>,
+    output: JobTables<L>,
+    /// The new run of the past.
+    past: JobTables<L>,
+    /// The full spans of the past, each a table, and the run of each: number 0 is the first beside `past`.
+    full_spans: JobTables<L>,
+    full_runs: Vec<usize>,
     /// Number of released snapshots before `visible` was listed.
     released: u64,
-    /// Whether every version was chosen at the bottom, where no older one exists.
-    is_at_bottom: bool,
+    /// No run of the past has versions.
+    is_past_empty: bool,
+    /// The lowest seq that is read in the present only.
+    lowest_reader: Seq,
     /// The domains when the job began.
     domains: Option<Arc<OriginTable>>,
     /// Seqs that readers may read at in every domain, rising.
@@ -260,14 +97,38 @@ pub(crate) struct RewriteJob<'a, L: LogStore, S: Schema> {
     in_domain: Option<DomainId>,
     /// References of the values that go in, in bytes by segment.
     before: BTreeMap<SegmentId, u64>,
-    /// References of the values in each table that comes out.
-    after: Vec<BTreeMap<SegmentId, u64>>,
     folded: Vec<u8>,
     relocated: Vec<u8>,
     /// The slices of one value.
     named: Vec<SlicePtr>,
     /// The edit is logged: the tables belong to the manifest, and `Drop` releases nothing.
     is_logged: bool,
+    /// The slices of the finished tables, and the references that were retained: `Drop` releases them.
+    finished: Vec<SlicePtr>,
+    retained: BTreeMap<SegmentId, u64>,
+}
+
+/// Tables that a job writes.
+struct JobTables<L: LogStore> {
+    writer: TableWriter<L>,
+    /// References of the values in each table.
+    after: Vec<BTreeMap<SegmentId, u64>>,
+}
+
+impl<L: LogStore> JobTables<L> {
+    fn new(writer: TableWriter<L>) -> Self {
+        JobTables { writer, after: Vec::new() }
+    }
+
+    /// Ends the last table. The descriptors have their references.
+    fn finish(&mut self) -> Result<Vec<TableDescriptor>, LogError> {
+        let mut tables = self.writer.finish()?;
+        assert!(self.after.len() <= tables.len(), "references belong to tables that were written");
+        for (table, references) in tables.iter_mut().zip(std::mem::take(&mut self.after)) {
+            table.references = references.into_iter().collect();
+        }
+        Ok(tables)
+    }
 }
 
 impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
@@ -275,6 +136,7 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
     /// than `seq_base`.
     pub(super) fn new(
         engine: &'a EngineInner<L, S>,
+        scope: JobScope,
         seq_base: Seq,
         before: BTreeMap<SegmentId, u64>,
         cleaning: &'a BTreeSet<SegmentId>,
@@ -282,16 +144,31 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
     ) -> Self {
         // Before the list: a snapshot that is released later counts as one more.
         let released = engine.snapshots.released();
-        // Before the list too: the readers of a domain that is removed by now are in it.
-        let domains = engine.domains.get();
-        let visible = engine.visible();
+        let (domains, visible) = engine.readers();
+        let (visible, lowest_reader) = (visible.all, visible.lowest_reader);
         assert!(visible.is_sorted(), "the seqs of readers are in order");
         assert!(!visible.is_empty(), "the newest seq is always visible");
         let table_set = engine.table_set();
-        let tables = table_set.runs.iter().flat_map(|run| &run.tables);
-        let others = tables.map(|table| Arc::clone(table.entry())).collect();
+        let others = |runs: &[Run<L>]| {
+            runs.iter().flat_map(|run| &run.tables).map(|table| Arc::clone(table.entry())).collect()
+        };
+        let writer = |seq_base, others| {
+            JobTables::new(TableWriter::new(engine.log.clone(), engine.table_bytes(), seq_base, others))
+        };
+        let (output, past) = match scope {
+            JobScope::Past => (Vec::new(), others(&table_set.past)),
+            _ => (others(&table_set.runs), Vec::new()),
+        };
+        let past_base = if scope == JobScope::Past { seq_base } else { Seq(1) };
         RewriteJob {
             engine,
+            scope,
+            output: writer(seq_base, output),
+            past: writer(past_base, past),
+            full_spans: writer(past_base, Vec::new()),
+            full_runs: Vec::new(),
+            is_past_empty: table_set.past.is_empty(),
+            lowest_reader,
             relocator: JobRelocator {
                 log: &engine.log,
                 cleaning,
@@ -299,30 +176,33 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
                 appended: BTreeMap::new(),
                 buffer: Vec::new(),
             },
-            writer: TableWriter::new(engine.log.clone(), engine.table_bytes(), seq_base, others),
             released,
-            is_at_bottom: true,
             domains,
             in_domain: None,
             visible_to_all: visible.clone(),
             visible,
             before,
-            after: Vec::new(),
             folded: Vec::new(),
             relocated: Vec::new(),
             named: Vec::new(),
             is_logged: false,
+            finished: Vec::new(),
+            retained: BTreeMap::new(),
         }
     }
 
-    /// Writes the versions of one key that must be kept. `bottom`: no run below the job's input holds the
-    /// key.
-    pub(super) fn push(&mut self, group: &VersionGroup, bottom: bool) -> Result<(), MetaError> {
-        self.is_at_bottom &= bottom;
-        let RewriteJob { engine, relocator, writer, visible, after, folded, relocated, named, .. } = self;
-        let RewriteJob { domains, in_domain, visible_to_all, .. } = self;
+    pub(super) fn scope(&self) -> JobScope {
+        self.scope
+    }
+
+    /// Writes the versions of one key that must be kept.
+    pub(super) fn push(&mut self, group: &VersionGroup) -> Result<(), MetaError> {
+        let RewriteJob { engine, scope, relocator, output, past, full_spans, full_runs, .. } = self;
+        let RewriteJob { visible, folded, relocated, named, lowest_reader, .. } = self;
+        let RewriteJob { domains, in_domain, visible_to_all, is_past_empty, .. } = self;
         let key = group.key();
-        let (mut removed_at, mut bottom) = (None, bottom);
+        // What a run of the past has of a key stands alone.
+        let (mut removed_at, mut bottom) = (None, *scope == JobScope::Past || scope.is_bottom());
         if let Some(table) = domains {
             removed_at = table.removed_at(key);
             // A key that is in no run may be in the origin: there an operand and a delete mean something.
@@ -333,15 +213,38 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
                 *in_domain = domain;
             }
         }
-        let mut output = JobOutput { relocator, writer, after, relocated, named };
-        group.fold(&engine.schema, visible, bottom, removed_at, folded, |entry, bundle| {
-            output.write(&engine.schema, entry, bundle)
-        })
+        let schema = &engine.schema;
+        let readers = Readers { visible, removed_at, bottom, may_be_zero: *is_past_empty };
+        let mut values = JobValues { relocator, relocated, named };
+        let mut last_span = None;
+        let mut emit = |place, entry: KeyVersion<'_>, bundle| {
+            let tables = match place {
+                KeptIn::Present => &mut *output,
+                KeptIn::Past(0) => &mut *past,
+                KeptIn::Past(number) => {
+                    // A table for each full span: no other key shares it.
+                    if last_span.replace(number) != Some(number) {
+                        full_spans.writer.end_table()?;
+                        full_runs.push(number - 1);
+                    }
+                    &mut *full_spans
+                }
+            };
+            values.write(schema, tables, entry, bundle)
+        };
+        match scope {
+            JobScope::Past => group.fold_past(schema, readers, folded, &mut emit),
+            JobScope::Bottom => group.fold_and_retire(schema, readers, *lowest_reader, folded, &mut emit),
+            JobScope::Present | JobScope::BottomOfMemory => {
+                group.fold(schema, readers, folded, |entry, bundle| emit(KeptIn::Present, entry, bundle))
+            }
+        }
     }
 
-    /// Ends the table that is being written.
+    /// Ends the tables that are being written.
     pub(super) fn end_table(&mut self) -> Result<(), MetaError> {
-        Ok(self.writer.end_table()?)
+        self.past.writer.end_table()?;
+        Ok(self.output.writer.end_table()?)
     }
 
     /// Makes the change durable and visible: tables are removed, moved to the new run unchanged, and added.
@@ -352,21 +255,28 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
         moved: Vec<u64>,
     ) -> Result<(), MetaError> {
         assert!(!self.is_logged, "a job ends once");
-        let mut tables = self.writer.finish()?;
-        assert!(self.after.len() <= tables.len(), "references belong to tables that were written");
-        for (table, references) in tables.iter_mut().zip(std::mem::take(&mut self.after)) {
-            table.references = references.into_iter().collect();
+        // All of them first: a failure leaves the tables to `Drop`.
+        for tables in [&mut self.output, &mut self.past, &mut self.full_spans] {
+            tables.writer.end_table()?;
         }
-        let spare = self.settle(&tables);
+        let mut added = self.output.finish()?;
+        let mut past = vec![self.past.finish()?];
+        for (table, run) in self.full_spans.finish()?.into_iter().zip(std::mem::take(&mut self.full_runs)) {
+            past.resize_with(past.len().max(run + 2), Vec::new);
+            past[run + 1].push(table);
+        }
+        if self.scope == JobScope::Past {
+            assert!(added.is_empty(), "a job of the past writes nothing for the present");
+            added = std::mem::take(&mut past[0]);
+        }
+        let tables = || added.iter().chain(past.iter().flatten());
+        self.finished = tables().flat_map(|table| table.slices.iter().copied()).collect();
+        let spare = self.settle(&tables().collect::<Vec<_>>());
         // Once the edit is in the log it may become durable even if the sync fails. From then on `Drop` must
         // not release the new tables' bytes.
-        let added = self.engine.install(into, removed, moved, tables, || self.is_logged = true)?;
-        if self.is_at_bottom {
-            for (_, table) in self.engine.table_set().tables().filter(|(_, t)| added.contains(&t.entry().id))
-            {
-                table.mark_folded(self.released);
-            }
-        }
+        let change = TableChange { removed, moved, added, past };
+        let added = self.engine.install(into, change, || self.is_logged = true)?;
+        self.note_choice(&added);
         // Only now: until here a crash brings back the old tables, which name these bytes.
         for (segment, bytes) in spare {
             self.engine.log.release(segment, bytes);
@@ -376,9 +286,28 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
 }
 
 impl<L: LogStore, S: Schema> RewriteJob<'_, L, S> {
+    /// Notes at the tables with these ids for which readers their versions were chosen.
+    fn note_choice(&self, added: &Range<u64>) {
+        let table_set = self.engine.table_set();
+        for (run, table) in table_set.tables().filter(|(_, table)| added.contains(&table.entry().id)) {
+            if table_set.is_past(run) {
+                table.note_readers(held_readers(
+                    table.entry(),
+                    &self.visible_to_all,
+                    self.domains.as_deref(),
+                ));
+            } else if self.scope == JobScope::Bottom
+                // A job of memory retires nothing, so there may be versions to retire.
+                || self.scope == JobScope::BottomOfMemory && table.entry().superseded == 0
+            {
+                table.mark_folded(self.released);
+            }
+        }
+    }
+
     /// The bytes to release for each segment once the edit is durable. Retains the references that are
     /// missing: folding can copy a pointer into several values.
-    fn settle(&self, tables: &[TableDescriptor]) -> BTreeMap<SegmentId, u64> {
+    fn settle(&mut self, tables: &[&TableDescriptor]) -> BTreeMap<SegmentId, u64> {
         let mut spare = self.before.clone();
         for (segment, bytes) in &self.relocator.appended {
             *spare.entry(*segment).or_insert(0) += bytes;
@@ -392,6 +321,7 @@ impl<L: LogStore, S: Schema> RewriteJob<'_, L, S> {
             // Before the edit: if it becomes durable, the references that it names are counted already.
             if missing > 0 {
                 self.engine.log.retain_again(*segment, missing);
+                *self.retained.entry(*segment).or_insert(0) += missing;
             }
         }
         let came: u64 = self.before.values().chain(self.relocator.appended.values()).sum();
@@ -409,8 +339,15 @@ impl<L: LogStore, S: Schema> Drop for RewriteJob<'_, L, S> {
             return;
         }
         // The job failed before its edit was logged: the old tables stay, and its appends become garbage.
-        self.writer.discard();
-        for (segment, bytes) in std::mem::take(&mut self.relocator.appended) {
+        for tables in [&mut self.output, &mut self.past, &mut self.full_spans] {
+            tables.writer.discard();
+        }
+        for slice in std::mem::take(&mut self.finished) {
+            self.engine.log.release(slice.segment, u64::from(slice.len_bytes));
+        }
+        let (appended, retained) =
+            (std::mem::take(&mut self.relocator.appended), std::mem::take(&mut self.retained));
+        for (segment, bytes) in appended.into_iter().chain(retained) {
             self.engine.log.release(segment, bytes);
         }
         // The next job of this cleaning must not name the copies that were just released.
@@ -418,24 +355,24 @@ impl<L: LogStore, S: Schema> Drop for RewriteJob<'_, L, S> {
     }
 }
 
-/// Where a job writes the versions that it keeps.
-struct JobOutput<'j, 'a, L: LogStore> {
+/// Relocates the values of a job and writes them.
+struct JobValues<'j, 'a, L: LogStore> {
     relocator: &'j mut JobRelocator<'a, L>,
-    writer: &'j mut TableWriter<L>,
-    after: &'j mut Vec<BTreeMap<SegmentId, u64>>,
     relocated: &'j mut Vec<u8>,
     named: &'j mut Vec<SlicePtr>,
 }
 
-impl<L: LogStore> JobOutput<'_, '_, L> {
-    /// Relocates one kept version, writes it and counts its references.
+impl<L: LogStore> JobValues<'_, '_, L> {
+    /// Relocates one kept version, writes it to these tables and counts its references.
     fn write<S: Schema>(
         &mut self,
         schema: &S,
+        tables: &mut JobTables<L>,
         entry: KeyVersion<'_>,
         bundle: Option<Bundle>,
     ) -> Result<(), MetaError> {
-        let JobOutput { relocator, writer, after, relocated, named } = self;
+        let JobValues { relocator, relocated, named } = self;
+        let JobTables { writer, after } = tables;
         if entry.kind == VersionKind::Delete {
             return Ok(writer.push(entry, None).map(drop)?);
         }

@@ -5,12 +5,14 @@
 //! | `flush.rs` | the frozen memtable | a new run, the newest |
 //! | `tiers.rs` | neighbouring runs of one size class, or all runs | one run in their place |
 //! | `by_range.rs` | one key range of all runs, when space is too short for more | the oldest run |
+//! | `past.rs` | runs of the past, or one of its tables with unseen versions | a run of the past |
 //! | `removed.rs` | tables with keys of removed domains | the run of the table; most have no output |
 //! | `clean.rs` | tables that lie in victims or name slices in them | the run of the table |
 //!
-//! `job.rs` has the steps of a job, `fold.rs` chooses the versions that it keeps, `moves.rs` knows what one
-//! cleaning has copied. `reclaim.rs` cleans and compacts for callers that need space. `census.rs` counts the
-//! live bytes of segments in which references share bytes; it rewrites nothing.
+//! `job.rs` has the steps of a job, `fold.rs` chooses the versions that it keeps, `retire.rs` those that go
+//! to the past and those that stay there, `relocate.rs` packs and copies their bytes, `moves.rs` knows what
+//! one cleaning has copied. `reclaim.rs` cleans and compacts for callers that need space. `census.rs` counts
+//! the live bytes of segments in which references share bytes; it rewrites nothing.
 
 mod by_range;
 mod census;
@@ -19,8 +21,11 @@ mod flush;
 mod fold;
 mod job;
 mod moves;
+mod past;
 mod reclaim;
+mod relocate;
 mod removed;
+mod retire;
 mod tiers;
 
 pub(crate) use reclaim::Reclaim;

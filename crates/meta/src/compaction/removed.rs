@@ -15,11 +15,11 @@ use warpfire_log::LogStore;
 
 use super::job::RewriteJob;
 use super::moves::SliceMoves;
-use super::tiers::{compact_streams, references, seq_base};
+use super::tiers::{references, seq_base};
 use crate::engine::EngineInner;
 use crate::schema::Schema;
 use crate::store::MetaError;
-use crate::table::{RunStream, Table};
+use crate::table::Table;
 use crate::table_set::InstallInto;
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
@@ -39,26 +39,24 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
 
     /// Drops the tables that lie in removed domains and that nobody reads.
     fn drop_unread_tables(&self) -> Result<bool, MetaError> {
-        // The domains first: the readers of a domain that is removed by now are in the list.
-        let Some(domains) = self.domains.get() else { return Ok(false) };
-        let visible = self.visible();
+        let (Some(domains), visible) = self.readers() else { return Ok(false) };
         let unread = self.tables_where(|_, table| {
-            domains.is_unread_between(&table.entry().smallest, &table.entry().largest, &visible)
+            domains.is_unread_between(&table.entry().smallest, &table.entry().largest, &visible.all)
         });
+        self.drop_tables(unread)
+    }
+
+    /// Drops tables without a look into them. `false`: there are none. The caller has locked `compacting`.
+    pub(super) fn drop_tables(&self, tables: Vec<(u64, Arc<Table<L>>)>) -> Result<bool, MetaError> {
         let mut by_run: BTreeMap<u64, Vec<Arc<Table<L>>>> = BTreeMap::new();
-        for (run, table) in unread {
+        for (run, table) in tables {
             by_run.entry(run).or_default().push(table);
         }
         let dropped = !by_run.is_empty();
         for (run, tables) in by_run {
             let (cleaning, mut moves) = (BTreeSet::new(), SliceMoves::default());
-            let job = RewriteJob::new(
-                self,
-                seq_base(tables.iter()),
-                references(tables.iter()),
-                &cleaning,
-                &mut moves,
-            );
+            let (scope, base) = (self.scope_in(run), seq_base(tables.iter()));
+            let job = RewriteJob::new(self, scope, base, references(tables.iter()), &cleaning, &mut moves);
             assert!(!tables.is_empty(), "a run is here for a table of it");
             let ids = tables.iter().map(|table| table.entry().id).collect();
             job.finish(&InstallInto::Existing(run), ids, Vec::new())?;
@@ -75,13 +73,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let any = !shared.is_empty();
         for (run, table) in shared {
             self.check_room_for(u64::from(table.entry().len_bytes))?;
-            let one = || std::iter::once(&table);
             // Not at the bottom: the table alone cannot show that no older version of a key exists.
-            let (cleaning, mut moves) = (BTreeSet::new(), SliceMoves::default());
-            let mut job = RewriteJob::new(self, seq_base(one()), references(one()), &cleaning, &mut moves);
-            let mut streams = vec![RunStream::new(vec![Arc::clone(&table)])?];
-            compact_streams(&mut streams, &mut job, false, None)?;
-            job.finish(&InstallInto::Existing(run), vec![table.entry().id], Vec::new())?;
+            self.rewrite(run, &table, &BTreeSet::new(), &mut SliceMoves::default())?;
         }
         Ok(any)
     }

@@ -21,8 +21,9 @@ use warpfire_log::LogStore;
 use warpfire_units::{SegmentId, Seq};
 
 use super::fold::VersionGroup;
-use super::job::RewriteJob;
+use super::job::{JobScope, RewriteJob};
 use super::moves::SliceMoves;
+use super::past::UnseenPart;
 use crate::engine::EngineInner;
 use crate::schema::Schema;
 use crate::store::MetaError;
@@ -35,7 +36,7 @@ const FANOUT: usize = 4;
 /// The tables of a cluster, each with the position of its run in the group.
 type TableCluster<L> = Vec<(usize, Arc<Table<L>>)>;
 
-fn size_class(bytes: u64) -> u32 {
+pub(super) fn size_class(bytes: u64) -> u32 {
     // Base FANOUT: two bits a class.
     (u64::BITS - bytes.leading_zeros()) / 2
 }
@@ -103,11 +104,11 @@ pub(super) fn seq_base<'t, L: LogStore>(tables: impl Iterator<Item = &'t Arc<Tab
     tables.map(|t| t.entry().seq_min).filter(|seq| *seq != Seq(0)).min().unwrap_or(Seq(1))
 }
 
-/// Passes the versions in `streams` (newest run first) to a job, key by key, up to `until` or the end.
+/// Passes the versions in `streams` to a job, key by key, up to `until` or the end. Streams of the present
+/// come from the newest run to the oldest.
 pub(super) fn compact_streams<L: LogStore, S: Schema>(
     streams: &mut Vec<RunStream<L>>,
     job: &mut RewriteJob<'_, L, S>,
-    bottom: bool,
     until: Option<&[u8]>,
 ) -> Result<(), MetaError> {
     let mut group = VersionGroup::default();
@@ -126,7 +127,10 @@ pub(super) fn compact_streams<L: LogStore, S: Schema>(
             ended |= stream.entry().is_none();
         }
         debug_assert!(!group.is_empty(), "some stream had the smallest key");
-        job.push(&group, bottom)?;
+        if job.scope() == JobScope::Past {
+            group.sort();
+        }
+        job.push(&group)?;
         if ended {
             streams.retain(|s| s.entry().is_some());
         }
@@ -149,21 +153,26 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// nothing to drop, or if a table is unreadable.
     pub(crate) fn compact_all(&self) -> Result<bool, MetaError> {
         let _compacting = self.compacting.lock();
+        let dropped = match self.drop_unseen_past(UnseenPart::Any) {
+            // A table of the past that finds no room stays. The present may gain some.
+            Err(e) if e.is_no_space() => false,
+            other => other?,
+        };
         let table_set = self.table_set();
         let unreadable = table_set.runs.iter().any(Run::is_unreadable);
         let domains = self.domains.get();
-        let may_drop =
-            || table_set.tables().any(|(_, table)| table.may_drop(&self.snapshots, domains.as_deref()));
+        let mut tables = table_set.runs.iter().flat_map(|run| &run.tables);
+        let mut may_drop = || tables.any(|table| table.may_drop(&self.snapshots, domains.as_deref()));
         if unreadable || table_set.runs.len() < 2 && !may_drop() {
-            return Ok(false);
+            return Ok(dropped);
         }
         let bytes: u64 = table_set.runs.iter().map(Run::bytes).sum();
         if bytes > self.log.space().free_bytes / 2 {
             // A held table set would keep the space of replaced tables.
             drop(table_set);
-            return self.compact_by_range();
+            return Ok(self.compact_by_range()? || dropped);
         }
-        self.compact_runs(&table_set, 0..table_set.runs.len())
+        Ok(self.compact_runs(&table_set, 0..table_set.runs.len())? || dropped)
     }
 
     /// Replaces a group by one run. `false`: a table proved unreadable, and nothing has changed.
@@ -180,10 +189,13 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
 
     fn compact_group(&self, table_set: &TableSet<L>, group: std::ops::Range<usize>) -> Result<(), MetaError> {
         // Flushes add runs only before the newest, so the last run stays the last while compaction is locked.
-        let bottom = group.end == table_set.runs.len();
+        let scope = match group.end == table_set.runs.len() {
+            true => JobScope::Bottom,
+            false => JobScope::Present,
+        };
         let runs = &table_set.runs[group];
         let into = InstallInto::Replacing(runs.iter().map(|run| run.id).collect());
-        self.compact_tables(runs, bottom, &into, true)
+        self.compact_tables(runs, scope, &into, true)
     }
 
     /// Compacts those tables of some runs that overlap or have something to drop. The others move to the new
@@ -191,7 +203,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     pub(super) fn compact_tables(
         &self,
         runs: &[Run<L>],
-        bottom: bool,
+        scope: JobScope,
         into: &InstallInto,
         others_move: bool,
     ) -> Result<(), MetaError> {
@@ -200,7 +212,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let domains = self.domains.get();
         for cluster in clusters(runs) {
             match cluster.as_slice() {
-                [(_, table)] if !(bottom && table.may_drop(&self.snapshots, domains.as_deref())) => {
+                [(_, table)]
+                    if scope != JobScope::Bottom || !table.may_drop(&self.snapshots, domains.as_deref()) =>
+                {
                     unchanged.push(Arc::clone(table))
                 }
                 _ => overlapping.push(cluster),
@@ -216,7 +230,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let tables = || overlapping.iter().flatten().map(|(_, t)| t);
         self.check_room_for(tables().map(|t| u64::from(t.entry().len_bytes)).sum())?;
         let (cleaning, mut moves) = (BTreeSet::new(), SliceMoves::default());
-        let mut job = RewriteJob::new(self, seq_base(tables()), references(tables()), &cleaning, &mut moves);
+        let (base, before) = (seq_base(tables()), references(tables()));
+        let mut job = RewriteJob::new(self, scope, base, before, &cleaning, &mut moves);
         for cluster in &overlapping {
             let mut by_run: Vec<Vec<Arc<Table<L>>>> = runs.iter().map(|_| Vec::new()).collect();
             for (run, table) in cluster {
@@ -224,7 +239,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             }
             let mut streams =
                 by_run.into_iter().filter(|t| !t.is_empty()).map(RunStream::new).collect::<Result<_, _>>()?;
-            compact_streams(&mut streams, &mut job, bottom, None)?;
+            compact_streams(&mut streams, &mut job, None)?;
             // A table ends with its cluster: a table across two clusters could overlap one that moves
             // unchanged.
             job.end_table()?;

@@ -210,6 +210,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             Err(e) if e.is_no_space() => return self.compact_all(),
             other => return other,
         }
+        match self.past_step() {
+            Ok(false) => {}
+            // What nobody sees stays for now: the next release or the next reclaim tries again.
+            Err(e) if e.is_no_space() => {}
+            other => return other,
+        }
         // Garbage that nobody sees makes no cleaning pay.
         if self.census_step(CensusNeed::Gain)? {
             return Ok(true);

@@ -29,7 +29,7 @@ use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire_env::sync::Mutex;
 use warpfire_env::{RankedMutex, RankedReentrantMutex};
-use warpfire_format::manifest::{ManifestEdit, TableDescriptor};
+use warpfire_format::manifest::ManifestEdit;
 use warpfire_log::{LogError, LogPos, LogStore, ScrubbedSegment, WorkFor};
 use warpfire_slices::{HeldSlices, LocalSlices};
 use warpfire_units::{SegmentId, Seq};
@@ -38,16 +38,16 @@ pub(crate) use shards::{EngineShard, EngineShards, ShardWriteGuard};
 
 use crate::commit::{EngineUsage, GroupSync, SyncPoint};
 use crate::compaction::Reclaim;
-use crate::domain::Domains;
+use crate::domain::{Domains, OriginTable};
 use crate::key_locks::KeyLocks;
 use crate::lock_ranks::{COMPACTING, FLUSHING, HOOK, MANIFEST, ORDER, SYNC_POINT};
 use crate::memtable::{KeyOrder, MemtableShard};
 use crate::reserved::ReservedBytes;
 use crate::schema::Schema;
-use crate::snapshot::SnapshotRegistry;
+use crate::snapshot::{SnapshotRegistry, VisibleSeqs};
 use crate::store::{MetaError, SyncPointHook};
 use crate::table::{BlockCache, CacheMemory};
-use crate::table_set::{InstallInto, ManifestState, TableSet};
+use crate::table_set::{InstallInto, ManifestState, TableChange, TableSet};
 use background::{BackgroundSignal, Threads};
 
 /// Beyond this many runs, commits compact some before they go on.
@@ -190,6 +190,8 @@ pub(crate) struct EngineInner<L: LogStore, S> {
     pub(crate) domains: Domains,
     /// The removals of domains that compaction has worked off.
     pub(crate) removals_done: AtomicU64,
+    /// The releases of snapshots after which the past was looked through.
+    pub(crate) past_looked_at: AtomicU64,
     pub(crate) locks: KeyLocks,
     pub(crate) cache: BlockCache,
     pub(crate) hook: RankedMutex<HOOK, Option<SyncPointHook>>,
@@ -225,8 +227,23 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     }
 
     /// The seqs that readers may read at.
-    pub(crate) fn visible(&self) -> Vec<Seq> {
+    pub(crate) fn visible(&self) -> VisibleSeqs {
         self.snapshots.visible_to(|| self.newest())
+    }
+
+    /// The domains, and the seqs that readers may read at, of one moment. A clone of a snapshot that is
+    /// dropped at the same time is in one of the two.
+    pub(crate) fn readers(&self) -> (Option<Arc<OriginTable>>, VisibleSeqs) {
+        let mut domains = self.domains.get();
+        loop {
+            // After the domains: the readers of a domain that is removed by now are in the list.
+            let visible = self.visible();
+            let now = self.domains.get();
+            if domains.as_ref().map(Arc::as_ptr) == now.as_ref().map(Arc::as_ptr) {
+                return (domains, visible);
+            }
+            domains = now;
+        }
     }
 
     /// How long a table is meant to be: never more than a quarter of a segment.
@@ -264,18 +281,16 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
 
     /// Makes a change of the tables durable, then visible. Calls `logged` once the change may become durable.
     /// If the commit log has no room, a checkpoint makes the change durable. Returns the ids of the added
-    /// tables.
+    /// tables, first those of the change's own run.
     pub(crate) fn install(
         &self,
         into: &InstallInto,
-        removed: Vec<u64>,
-        moved: Vec<u64>,
-        added: Vec<TableDescriptor>,
+        change: TableChange,
         mut logged: impl FnMut(),
     ) -> Result<Range<u64>, MetaError> {
         let mut manifest = self.manifest.lock();
         self.latch.check()?;
-        let edit = manifest.state.plan(into, removed, moved, added);
+        let edit = manifest.state.plan(into, change);
         assert!(edit.flushed >= manifest.state.flushed, "tables only gain commits");
         let place = self.log_edit(&edit.encode(), &mut logged)?;
         let before = (place == EditPlace::Refused).then(|| manifest.clone());
@@ -373,10 +388,17 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         &self.inner.schema
     }
 
-    /// Runs of tables, newest first, each as its number of tables and of bytes: for status and tests.
+    /// Runs of tables of the present, newest first, each as its number of tables and of bytes: for status and
+    /// tests.
     #[must_use]
     pub fn runs(&self) -> Vec<(usize, u64)> {
         self.inner.table_set().runs.iter().map(|run| (run.tables.len(), run.bytes())).collect()
+    }
+
+    /// As `runs`, for the runs of the past, in no order.
+    #[must_use]
+    pub fn past_runs(&self) -> Vec<(usize, u64)> {
+        self.inner.table_set().past.iter().map(|run| (run.tables.len(), run.bytes())).collect()
     }
 
     /// The memory of the cache of blocks.

@@ -188,6 +188,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             snapshots: Arc::new(SnapshotRegistry::default()),
             domains: Domains::default(),
             removals_done: AtomicU64::new(0),
+            past_looked_at: AtomicU64::new(0),
             locks: KeyLocks::default(),
             cache: BlockCache::new(options.block_cache_bytes, Arc::clone(&ahead)),
             hook: RankedMutex::new(None),

@@ -16,7 +16,6 @@ use crate::snapshot::EngineSnapshot;
 use crate::store::{
     CommitError, Direction, KeyRange, MetaError, ScanPage, SeqRange, SnapshotStore, Store, SyncPointHook,
 };
-use crate::table_set::Run;
 
 impl<L: LogStore, S: Schema> Store for Engine<L, S> {
     type Snapshot = EngineSnapshot;
@@ -84,7 +83,7 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
     }
 
     fn table_bytes(&self) -> u64 {
-        self.inner.table_set().runs.iter().map(Run::bytes).sum()
+        self.inner.table_set().bytes()
     }
 
     fn sync(&self, upto: Seq) -> Result<(), MetaError> {

@@ -1,6 +1,10 @@
 //! Reads at a seq: from the memtable, the frozen memtable, then the runs from the newest to the oldest. A put
 //! or a delete ends the search: operands above it fold onto it. Where nothing ends it, the search goes on in
-//! the origin of the key's domain.
+//! the runs of the past that have versions for the seq, and then in the origin of the key's domain.
+//!
+//! A reader of the newest version opens no table of the past: their highest seqs are at or below its own. In
+//! a run of the past a delete says that the run has nothing for the reader, not that the key had no value:
+//! another run may have the version of that time.
 
 mod merge;
 mod resolve;
@@ -17,7 +21,8 @@ use crate::engine::EngineInner;
 use crate::memtable::shard_of;
 use crate::schema::Schema;
 use crate::store::MetaError;
-use resolve::Resolver;
+use crate::table_set::TableSet;
+use resolve::{FoundInPast, Resolver};
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
     pub(crate) fn get(&self, key: &[u8], at: Seq, out: &mut Vec<u8>) -> Result<bool, MetaError> {
@@ -106,6 +111,29 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 return Ok(true);
             }
         }
-        Ok(false)
+        self.offer_past(&table_set, key, hash, resolver, out)
+    }
+
+    /// As `offer_key`, with the versions in the past.
+    fn offer_past(
+        &self,
+        table_set: &TableSet<L>,
+        key: &[u8],
+        hash: u64,
+        resolver: &mut Resolver,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, MetaError> {
+        let at = resolver.at();
+        let mut past = FoundInPast::default();
+        for run in table_set.past_at(at) {
+            let Some(table) = run.table_of(key).filter(|table| table.is_read_at(at)) else { continue };
+            let Some(found) = table.find(key, hash, &self.cache)? else { continue };
+            let block = &found.block;
+            let versions = (found.start..block.group_end(found.start)).map(|i| block.entry(i));
+            if resolver.offer_past(versions, &mut past, out) {
+                return Ok(true);
+            }
+        }
+        Ok(resolver.end_past(past))
     }
 }

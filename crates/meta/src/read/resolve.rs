@@ -42,6 +42,14 @@ impl KeyPart {
     }
 }
 
+/// What the runs of the past have for a reader of a key.
+#[derive(Clone, Copy, Default)]
+pub(super) struct FoundInPast {
+    delete: bool,
+    /// A put or an operand.
+    version: bool,
+}
+
 /// Collects a key's versions until its value is settled.
 pub(super) struct Resolver {
     at: Seq,
@@ -105,6 +113,40 @@ impl Resolver {
             }
         }
         false
+    }
+
+    /// Takes the versions that a run of the past has of the key. `true`: the value is settled. A delete that
+    /// is the first of them that the reader sees says only that this run has nothing for the reader.
+    pub(super) fn offer_past<'e>(
+        &mut self,
+        versions: impl Iterator<Item = KeyVersion<'e>>,
+        found: &mut FoundInPast,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let at = self.at;
+        let mut seen = versions.skip_while(|entry| entry.seq > at).peekable();
+        if seen.peek().is_some_and(|entry| entry.kind == VersionKind::Delete) {
+            found.delete = true;
+            return false;
+        }
+        found.version |= seen.peek().is_some();
+        self.offer_all(seen, out)
+    }
+
+    /// After all runs of the past: `true` if they have a delete for the key and nothing else, which settles
+    /// it.
+    pub(super) fn end_past(&mut self, found: FoundInPast) -> bool {
+        let is_deleted = found.delete && !found.version;
+        if is_deleted {
+            debug_assert_eq!(self.base, ResolvedBase::Nothing, "a settled value takes no older version");
+            self.base = ResolvedBase::Deleted;
+        }
+        is_deleted
+    }
+
+    /// The seq of the reader.
+    pub(super) fn at(&self) -> Seq {
+        self.at
     }
 
     /// What the versions of a domain say about a key, in `out`, whatever its origin has.

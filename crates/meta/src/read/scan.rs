@@ -29,7 +29,7 @@ use warpfire_format::table::{KeyVersion, VersionKind};
 use warpfire_log::LogStore;
 use warpfire_units::Seq;
 
-use super::resolve::{KeyPart, Resolver};
+use super::resolve::{FoundInPast, KeyPart, Resolver};
 use crate::engine::EngineInner;
 use crate::memtable::{FrozenMemtable, MemtableShard, OrderedKey};
 use crate::schema::Schema;
@@ -319,7 +319,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             let rest = KeyRange { start: &start, end: range.end };
             let (mut window, table_set) = self.window(rest, commits.upto, true);
             let has_some = |table: &&Arc<Table<L>>| table.entry().seq_max > commits.after;
-            let newer: Vec<Vec<_>> = (table_set.runs.iter())
+            let newer: Vec<Vec<_>> = (table_set.runs.iter().chain(&table_set.past))
                 .map(|run| run.tables.iter().filter(has_some).map(Arc::clone).collect())
                 .collect();
             let mut cursors = Vec::with_capacity(newer.len());
@@ -359,26 +359,31 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         if window.key().is_some() {
             return Ok(true);
         }
-        let cursors = self.run_cursors(&table_set, range, true, None)?;
+        let all: Vec<_> = table_set.past.iter().map(|run| run.tables.clone()).collect();
+        let cursors = self.run_cursors(&table_set, &all, range, true, None)?;
         let is_inside = |key: &[u8]| range.end.is_none_or(|end| key < end);
         Ok(cursors.iter().filter_map(RunCursor::key).any(is_inside))
     }
 
-    /// A cursor in each run that has a key in the range, newest run first, at the first key of the scan.
+    /// A cursor in each run that has a key in the range, at the first key of the scan: those of the present,
+    /// newest first, and then those of these tables of the past.
     fn run_cursors<'v>(
         &'v self,
         table_set: &'v TableSet<L>,
+        past: &'v [Vec<Arc<Table<L>>>],
         range: KeyRange<'v>,
         forward: bool,
         passed: Option<&'v Cell<bool>>,
     ) -> Result<Vec<RunCursor<'v, L>>, MetaError> {
         let mut cursors = Vec::with_capacity(table_set.runs.len());
-        for run in &table_set.runs {
-            let cursor = if forward {
-                RunCursor::first_in(&run.tables, &self.cache, range, passed)?
+        let present = table_set.runs.iter().map(|run| (&run.tables, false));
+        for (tables, is_past) in present.chain(past.iter().map(|tables| (tables, true))) {
+            let mut cursor = if forward {
+                RunCursor::first_in(tables, &self.cache, range, passed)?
             } else {
-                RunCursor::last_before(&run.tables, &self.cache, range.end)?
+                RunCursor::last_before(tables, &self.cache, range.end)?
             };
+            cursor.is_past = is_past;
             if cursor.key().is_some() {
                 cursors.push(cursor);
             }
@@ -396,7 +401,11 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         page: &mut ScanPage,
     ) -> Result<bool, MetaError> {
         let forward = limits.forward;
-        let mut cursors = self.run_cursors(table_set, range, forward, limits.passed)?;
+        let past: Vec<Vec<_>> = (table_set.past_at(limits.at).iter())
+            .map(|run| run.tables.iter().filter(|table| table.is_read_at(limits.at)).cloned().collect())
+            .filter(|tables: &Vec<_>| !tables.is_empty())
+            .collect();
+        let mut cursors = self.run_cursors(table_set, &past, range, forward, limits.passed)?;
         let mut resolver = Resolver::new(limits.at);
         let mut key = Vec::new();
         let mut value = Vec::new();
@@ -418,6 +427,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 && let Some(entry) = cursors[i].newest()
                 && entry.seq <= limits.at
                 && entry.kind == VersionKind::Put
+                && !cursors[i].is_past
             {
                 if !limits.push_part(page, entry.key, KeyPart::Value, entry.value) {
                     return Ok(false);
@@ -461,8 +471,8 @@ fn offer_piece(window: &mut MemoryWindow, key: &[u8], resolver: &mut Resolver, v
     settled
 }
 
-/// Offers the runs' versions of the key, newest run first, unless the value is `settled`. All cursors at the
-/// key move past it, and cursors at their end are removed.
+/// Offers the runs' versions of the key, newest run first and those of the past last, unless the value is
+/// `settled`. All cursors at the key move past it, and cursors at their end are removed.
 fn offer_runs<L: LogStore>(
     cursors: &mut Vec<RunCursor<'_, L>>,
     key: &[u8],
@@ -471,13 +481,20 @@ fn offer_runs<L: LogStore>(
     resolver: &mut Resolver,
     value: &mut Vec<u8>,
 ) -> Result<(), MetaError> {
-    let mut ended = false;
+    let (mut ended, mut past) = (false, FoundInPast::default());
     for cursor in cursors.iter_mut() {
         if cursor.key() == Some(key) {
-            settled = settled || resolver.offer_all(cursor.versions(), value);
+            settled = settled
+                || match cursor.is_past {
+                    true => resolver.offer_past(cursor.versions(), &mut past, value),
+                    false => resolver.offer_all(cursor.versions(), value),
+                };
             advance(cursor, forward)?;
             ended |= cursor.key().is_none();
         }
+    }
+    if !settled {
+        resolver.end_past(past);
     }
     if ended {
         cursors.retain(|cursor| cursor.key().is_some());

@@ -66,6 +66,8 @@ pub(crate) struct RunCursor<'a, L: LogStore> {
     end: Option<&'a [u8]>,
     /// Set once a step forward has passed a block that cannot be read. Without it such a block is an error.
     passed: Option<&'a Cell<bool>>,
+    /// The run is of the past.
+    pub(crate) is_past: bool,
 }
 
 impl<'a, L: LogStore> RunCursor<'a, L> {
@@ -78,7 +80,7 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         passed: Option<&'a Cell<bool>>,
     ) -> Result<Self, MetaError> {
         let key = range.start;
-        let mut cursor = RunCursor { tables, cache, at: None, end: range.end, passed };
+        let mut cursor = RunCursor { tables, cache, at: None, end: range.end, passed, is_past: false };
         let table = tables.partition_point(|t| t.entry.largest.as_slice() < key);
         if table == tables.len() || cursor.is_behind(Some(&tables[table].entry.smallest)) {
             return Ok(cursor);
@@ -107,7 +109,7 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         cache: &'a BlockCache,
         key: Option<&[u8]>,
     ) -> Result<Self, MetaError> {
-        let mut cursor = RunCursor { tables, cache, at: None, end: None, passed: None };
+        let mut cursor = RunCursor { tables, cache, at: None, end: None, passed: None, is_past: false };
         let count =
             key.map_or(tables.len(), |key| tables.partition_point(|t| t.entry.smallest.as_slice() < key));
         if let Some(table) = count.checked_sub(1) {

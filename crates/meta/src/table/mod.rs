@@ -30,6 +30,9 @@ use cache::CachedBlock;
 
 const BLOCK_OUTSIDE: Corrupt = Corrupt::new(306, "a block lies outside its table or partition");
 
+/// A number that is not known.
+const UNKNOWN: u64 = u64::MAX;
+
 /// A table of a table set. When the last reader of a removed table drops it, its bytes are released.
 pub(crate) struct Table<L: LogStore> {
     entry: Arc<TableDescriptor>,
@@ -40,6 +43,9 @@ pub(crate) struct Table<L: LogStore> {
     /// The number of released snapshots when a job at the bottom chose its versions; `u64::MAX` if that is
     /// not known.
     folded_at: AtomicU64,
+    /// Of a table of the past: the number of held seqs that could read it when its versions were chosen, or
+    /// when the engine first looked; `UNKNOWN` before.
+    readers: AtomicU64,
     /// Stays in memory after the first read: some 4 KiB for a table of 16 MiB, and every lookup needs it.
     top: OnceLock<TopIndex>,
 }
@@ -82,13 +88,20 @@ impl<L: LogStore> Table<L> {
             log,
             removed: AtomicBool::new(false),
             unreadable: AtomicBool::new(false),
-            folded_at: AtomicU64::new(u64::MAX),
+            folded_at: AtomicU64::new(UNKNOWN),
+            readers: AtomicU64::new(UNKNOWN),
             top: OnceLock::new(),
         }
     }
 
     pub(crate) fn entry(&self) -> &Arc<TableDescriptor> {
         &self.entry
+    }
+
+    /// Whether a reader has opened the table.
+    #[cfg(test)]
+    pub(crate) fn is_open(&self) -> bool {
+        self.top.get().is_some()
     }
 
     /// Marks the table as removed. The edit that removes it must be durable.
@@ -111,9 +124,26 @@ impl<L: LogStore> Table<L> {
             return false;
         }
         let folded_at = self.folded_at.load(Ordering::Relaxed);
-        folded_at == u64::MAX
+        folded_at == UNKNOWN
             || has_removed && folded_at != snapshots.released()
             || snapshots.released_below(folded_at, *seq_max)
+    }
+
+    /// Whether a table of the past may have a version for a reader at this seq. The delete with its highest
+    /// seq ends the last of them.
+    #[inline]
+    pub(crate) fn is_read_at(&self, at: Seq) -> bool {
+        self.entry.seq_min <= at && at < self.entry.seq_max
+    }
+
+    /// Notes how many held seqs may read the table, which is of the past.
+    pub(crate) fn note_readers(&self, readers: u64) {
+        self.readers.store(readers, Ordering::Relaxed);
+    }
+
+    /// The number that was noted last; `None` if none was since the engine was opened.
+    pub(crate) fn noted_readers(&self) -> Option<u64> {
+        Some(self.readers.load(Ordering::Relaxed)).filter(|readers| *readers != UNKNOWN)
     }
 
     /// Whether a rewrite has failed to read the table. Then the table is not rewritten before the pool is

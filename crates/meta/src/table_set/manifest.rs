@@ -5,7 +5,7 @@
 //! 2. The state is the result of all edits, applied to an empty manifest in the order of their numbers.
 //! 3. Ids of tables and runs are never reused (assert in `plan`, error in `apply`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use warpfire_format::Corrupt;
@@ -25,6 +25,7 @@ pub(crate) struct ManifestState {
     next_table: u64,
     next_run: u64,
     runs: Vec<u64>,
+    past: Vec<u64>,
     tables: BTreeMap<u64, (u64, Arc<TableDescriptor>)>,
 }
 
@@ -36,9 +37,23 @@ impl Default for ManifestState {
             next_table: 1,
             next_run: 1,
             runs: Vec::new(),
+            past: Vec::new(),
             tables: BTreeMap::new(),
         }
     }
+}
+
+/// A change of the list of tables.
+#[derive(Default)]
+pub(crate) struct TableChange {
+    /// Ids of the tables that go.
+    pub(crate) removed: Vec<u64>,
+    /// Ids of the tables that go over to the run of the change.
+    pub(crate) moved: Vec<u64>,
+    /// The tables that the run of the change gets.
+    pub(crate) added: Vec<TableDescriptor>,
+    /// The tables of each new run of the past.
+    pub(crate) past: Vec<Vec<TableDescriptor>>,
 }
 
 /// The run that an edit adds or moves tables to.
@@ -80,6 +95,7 @@ impl ManifestState {
             next_table: self.next_table,
             next_run: self.next_run,
             runs: self.runs.clone(),
+            past: self.past.clone(),
             removed: Vec::new(),
             moved: Vec::new(),
             added: self.tables.values().map(whole).collect(),
@@ -87,15 +103,11 @@ impl ManifestState {
         .encode()
     }
 
-    /// The edit that removes, moves and adds tables. The added tables get new ids.
-    pub(crate) fn plan(
-        &self,
-        into: &InstallInto,
-        removed: Vec<u64>,
-        moved: Vec<u64>,
-        mut added: Vec<TableDescriptor>,
-    ) -> ManifestEdit {
-        let mut runs = self.runs.clone();
+    /// The edit that removes, moves and adds tables. The added tables get new ids, those of the run of the
+    /// change first.
+    pub(crate) fn plan(&self, into: &InstallInto, change: TableChange) -> ManifestEdit {
+        let TableChange { removed, moved, mut added, past: new_past } = change;
+        let (mut runs, mut past) = (self.runs.clone(), self.past.clone());
         let mut next_run = self.next_run;
         let mut flushed = self.flushed;
         let run = match into {
@@ -107,10 +119,11 @@ impl ManifestState {
                 next_run
             }
             InstallInto::Replacing(replaced) => {
-                let at =
-                    runs.iter().position(|run| replaced.contains(run)).expect("replaced runs are listed");
-                runs[at] = next_run;
-                runs.retain(|run| !replaced.contains(run));
+                let is_replaced = |run: &u64| replaced.contains(run);
+                let list = if runs.iter().any(is_replaced) { &mut runs } else { &mut past };
+                let at = list.iter().position(is_replaced).expect("replaced runs are listed");
+                list[at] = next_run;
+                list.retain(|run| !is_replaced(run));
                 next_run
             }
         };
@@ -120,9 +133,16 @@ impl ManifestState {
             "ids are not reused"
         );
         let mut next_table = self.next_table;
-        for table in &mut added {
+        let mut number = |table: &mut TableDescriptor, run| {
             (table.id, table.run) = (next_table, run);
             next_table += 1;
+        };
+        added.iter_mut().for_each(|table| number(table, run));
+        for mut tables in new_past.into_iter().filter(|tables| !tables.is_empty()) {
+            tables.iter_mut().for_each(|table| number(table, next_run));
+            added.append(&mut tables);
+            past.push(next_run);
+            next_run += 1;
         }
         let moved: Vec<(u64, u64)> = moved.into_iter().map(|id| (id, run)).collect();
         // A run that loses its last table is not listed any more.
@@ -135,8 +155,14 @@ impl ManifestState {
                 || moved.iter().any(|(_, to)| *to == run)
         };
         runs.retain(|run| keeps_one(*run));
-        assert!(added.is_empty() || runs.contains(&run), "the run of an added table is listed");
-        ManifestEdit { number: self.number + 1, flushed, next_table, next_run, runs, removed, moved, added }
+        past.retain(|run| keeps_one(*run));
+        let number = self.number + 1;
+        let edit = ManifestEdit { number, flushed, next_table, next_run, runs, past, removed, moved, added };
+        assert!(
+            edit.added.iter().all(|table| edit.runs.contains(&table.run) || edit.past.contains(&table.run)),
+            "the run of an added table is listed"
+        );
+        edit
     }
 
     /// Passes over the ids of an edit that was not made: blocks of its tables may be cached under them.
@@ -165,7 +191,11 @@ impl ManifestState {
                 return Err(inconsistent("a table's id is used twice"));
             }
         }
-        if self.tables.values().any(|(run, _)| !edit.runs.contains(run)) {
+        if edit.past.iter().any(|run| edit.runs.contains(run)) {
+            return Err(inconsistent("a run is of the present and of the past"));
+        }
+        let listed: HashSet<u64> = edit.runs.iter().chain(&edit.past).copied().collect();
+        if self.tables.values().any(|(run, _)| !listed.contains(run)) {
             return Err(inconsistent("a table is in no run"));
         }
         if self.tables.keys().next_back().is_some_and(|id| *id >= edit.next_table) {
@@ -176,6 +206,7 @@ impl ManifestState {
         self.next_table = edit.next_table;
         self.next_run = edit.next_run;
         self.runs.clone_from(&edit.runs);
+        self.past.clone_from(&edit.past);
         Ok(())
     }
 
@@ -193,8 +224,9 @@ impl ManifestState {
     ) -> Result<TableSet<L>, MetaError> {
         let known: BTreeMap<u64, &Arc<Table<L>>> =
             old.iter().flat_map(|v| v.tables()).map(|(_, t)| (t.entry().id, t)).collect();
-        let mut runs: Vec<Run<L>> = self.runs.iter().map(|id| Run { id: *id, tables: Vec::new() }).collect();
-        let number: BTreeMap<u64, usize> = self.runs.iter().enumerate().map(|(i, id)| (*id, i)).collect();
+        let ids = || self.runs.iter().chain(&self.past);
+        let mut runs: Vec<Run<L>> = ids().map(|id| Run { id: *id, tables: Vec::new() }).collect();
+        let number: BTreeMap<u64, usize> = ids().enumerate().map(|(i, id)| (*id, i)).collect();
         for (run, entry) in self.tables.values() {
             let table = known
                 .get(&entry.id)
@@ -207,7 +239,8 @@ impl ManifestState {
                 return Err(inconsistent("tables of a run overlap"));
             }
         }
-        Ok(TableSet { runs })
+        let past = runs.split_off(self.runs.len());
+        Ok(TableSet::new(runs, past))
     }
 }
 
@@ -240,7 +273,11 @@ mod tests {
         moved: Vec<u64>,
         added: Vec<TableDescriptor>,
     ) {
-        let edit = m.plan(into, removed, moved, added);
+        change(m, into, TableChange { removed, moved, added, past: vec![] });
+    }
+
+    fn change(m: &mut ManifestState, into: &InstallInto, change: TableChange) {
+        let edit = m.plan(into, change);
         m.apply(&edit).unwrap();
         let back = ManifestState::decode(&m.encode()).unwrap();
         assert_eq!(back.encode(), m.encode());
@@ -270,12 +307,40 @@ mod tests {
     }
 
     #[test]
+    fn a_merge_may_add_runs_of_the_past_and_these_merge_by_themselves() {
+        let mut m = ManifestState::default();
+        step(&mut m, &InstallInto::Newest(Seq(1)), vec![], vec![], vec![table(b"a", b"c")]);
+        let retiring = TableChange {
+            removed: vec![1],
+            added: vec![table(b"a", b"c")],
+            past: vec![vec![table(b"a", b"b")], vec![], vec![table(b"c", b"c")]],
+            ..TableChange::default()
+        };
+        change(&mut m, &InstallInto::Replacing(vec![1]), retiring);
+        assert_eq!((&m.runs[..], &m.past[..]), (&[2][..], &[3, 4][..]), "a run without tables is none");
+        assert_eq!(
+            m.tables.iter().map(|(id, (run, _))| (*id, *run)).collect::<Vec<_>>(),
+            [(2, 2), (3, 3), (4, 4)]
+        );
+        let into = InstallInto::Replacing(vec![3, 4]);
+        step(&mut m, &into, vec![3], vec![4], vec![table(b"a", b"b")]);
+        assert_eq!((&m.runs[..], &m.past[..]), (&[2][..], &[5][..]));
+        step(&mut m, &InstallInto::Existing(5), vec![4, 5], vec![], vec![]);
+        assert_eq!((&m.runs[..], &m.past[..]), (&[2][..], &[][..]));
+        let mut edit = m.plan(&InstallInto::Existing(2), TableChange::default());
+        edit.past = vec![2];
+        assert!(m.apply(&edit).is_err(), "a run is of the present or of the past");
+    }
+
+    #[test]
     fn an_edit_is_applied_once_and_none_is_skipped() {
         let mut m = ManifestState::default();
-        let first = m.plan(&InstallInto::Newest(Seq(1)), vec![], vec![], vec![table(b"a", b"b")]);
+        let added = vec![table(b"a", b"b")];
+        let first = m.plan(&InstallInto::Newest(Seq(1)), TableChange { added, ..TableChange::default() });
         m.apply(&first).unwrap();
         m.apply(&first).unwrap();
-        let mut third = m.plan(&InstallInto::Existing(1), vec![1], vec![], vec![]);
+        let removed = vec![1];
+        let mut third = m.plan(&InstallInto::Existing(1), TableChange { removed, ..TableChange::default() });
         third.number += 1;
         assert!(m.apply(&third).is_err());
     }

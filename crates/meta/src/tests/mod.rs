@@ -7,6 +7,7 @@ mod full;
 mod held;
 mod limits;
 mod model;
+mod past;
 mod reserved;
 mod rewriting;
 mod runs;

@@ -358,7 +358,20 @@ impl EngineAndTwin {
         let (mut a, mut b) = (ScanPage::default(), ScanPage::default());
         self.engine.scan(range, at, direction, limit, 1 << 20, &mut a).unwrap();
         self.twin.scan(range, at, direction, limit, usize::MAX, &mut b).unwrap();
-        assert_eq!((a.len(), a.more), (b.len(), b.more), "{range:?} {direction:?} at {at:?}");
+        assert_eq!(a.len(), b.len(), "{range:?} {direction:?} at {at:?}");
+        // A page that ends with a domain does not look into the next one.
+        if a.more && !b.more {
+            let last = a.entry(a.len() - 1).key.to_vec();
+            let after = [&last[..], &[0]].concat();
+            let rest = match direction {
+                Direction::Forward => KeyRange { start: &after, end: range.end },
+                Direction::Backward => KeyRange { start: range.start, end: Some(&last) },
+            };
+            let mut page = ScanPage::default();
+            self.engine.scan(rest, at, direction, limit, 1 << 20, &mut page).unwrap();
+            assert!(page.is_empty() && !page.more, "{range:?} {direction:?} at {at:?} says more");
+        }
+        assert!(a.more || !b.more, "{range:?} {direction:?} at {at:?}");
         for (a, b) in a.iter().zip(b.iter()) {
             assert_eq!(a.key, b.key);
             let value = resolved(a.value, |slice, buf| self.engine.log().read(slice, buf)).unwrap();
@@ -504,7 +517,7 @@ fn run(seed: u64, steps: usize) {
     page.iter().for_each(|entry| batch.delete(entry.key));
     world.engine.commit(&batch, None, Admit::Reserve).unwrap();
     world.engine.compact().unwrap();
-    assert_eq!(world.engine.runs(), []);
+    assert_eq!((world.engine.runs(), world.engine.past_runs()), (vec![], vec![]));
     assert_eq!(world.engine.space().unwrap().live_bytes, 0, "references leak");
 }
 

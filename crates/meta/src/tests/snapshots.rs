@@ -86,7 +86,7 @@ fn a_snapshot_that_was_not_synced_leaves_nothing() {
     assert!(engine.snapshot_at(seq).is_none());
     put(&engine, b"key", b"now");
     engine.sync(Seq::MAX).unwrap();
-    assert_eq!(reopened(&engine).inner_for_tests().visible().len(), 1, "only the newest version is read");
+    assert_eq!(reopened(&engine).inner_for_tests().visible().all.len(), 1, "only the newest version is read");
 }
 
 #[test]
