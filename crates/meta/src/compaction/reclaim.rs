@@ -333,11 +333,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
 
     /// Drops the versions that deletes hide: flushes memory and compacts everything. `true` if there was
     /// work.
-    fn drop_deleted(&self) -> Result<bool, MetaError> {
+    pub(crate) fn drop_deleted(&self) -> Result<bool, MetaError> {
         // A checkpoint first: it frees segments of the commit log, and the flush needs segments.
         self.checkpoint()?;
         let mut did = self.flush_frozen()?;
-        did |= self.freeze()?;
+        // The flush says whether it froze something.
+        let _froze = self.freeze()?;
         did |= self.flush_frozen()?;
         did |= self.compact_all()?;
         if did {

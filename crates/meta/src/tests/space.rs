@@ -181,3 +181,23 @@ fn a_small_record_costs_little_more_than_its_bytes() {
     let bytes = engine.log().space().live_bytes / 20_000;
     assert!(bytes <= 55, "{bytes} bytes for a record of 30 + 35");
 }
+
+/// Memory is work, and so are tables of which one is enough.
+#[test]
+fn dropping_what_deletes_hide_says_whether_there_was_work() {
+    let engine = open(small_pool(), Background::Manual);
+    let inner = engine.inner_for_tests();
+    let drops = || inner.drop_deleted().unwrap();
+    assert!(!drops(), "the engine is empty");
+    put(&engine, b"a", b"first").unwrap();
+    assert!(drops(), "memory becomes a table");
+    assert!(!drops());
+    put(&engine, b"a", b"second").unwrap();
+    assert!(drops(), "memory becomes a table, and two tables one");
+    assert!(!drops());
+    put(&engine, b"a", b"third").unwrap();
+    assert!(inner.freeze().unwrap() && inner.flush_frozen().unwrap());
+    assert!(drops(), "two tables become one");
+    assert!(!drops());
+    assert_eq!(get(&engine, b"a"), Some(b"third".to_vec()));
+}

@@ -87,3 +87,15 @@ fn free_bytes_are_those_of_the_segments_that_fit() {
         assert_eq!((pool.free_segments(SegmentKind::Bulk), pool.free_bytes()), (0, 0), "{zones:?}");
     }
 }
+
+/// The last one is for a recovery.
+#[test]
+fn the_last_free_mirror_is_not_one_that_leaves_another() {
+    let pool = create(world(&[24]).devices(), 1, 0).expect("a pool");
+    let mut ids = (1..).map(|n| SegmentId::new(n).expect("not zero"));
+    let mut next_id = || ids.next().expect("there are enough numbers");
+    while pool.leaves_a_mirror() {
+        pool.allocate(next_id(), SegmentStream::CommitLog).expect("there is another one");
+    }
+    assert_eq!(pool.free_segments(SegmentKind::Mirror), 1);
+}

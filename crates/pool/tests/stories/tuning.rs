@@ -2,10 +2,10 @@
 
 use std::cell::Cell;
 
-use warpfire_pool::{DeviceSetError, MembershipError, Pool, PoolError, RootWishes, Tuning};
+use warpfire_pool::{DeviceSetError, MembershipError, Pool, PoolError, RootWishes, SegmentKind, Tuning};
 use warpfire_units::DeviceIndex;
 
-use crate::rig::{id, open, world};
+use crate::rig::{id, open, world, write_segment};
 
 fn wish(data: u16, parity: u8) -> Tuning {
     Tuning { data, parity, converts: false, spare_space: 0 }
@@ -78,4 +78,20 @@ fn the_capacity_of_a_shape_is_the_free_space_that_it_gives() {
         capacities.push(capacity_bytes);
     }
     assert!(capacities[3] < capacities[0] && capacities[4] < capacities[3], "{capacities:?}");
+}
+
+#[test]
+fn space_is_kept_for_the_columns_of_a_lost_device_that_are_in_use() {
+    let (_world, pool) = world(4, 6, 2, 1);
+    tune(&pool, Tuning { spare_space: 1, ..wish(2, 1) }, 9);
+    let written: Vec<_> = (1..9).map(|n| write_segment(&pool, id(n), &[1000])).collect();
+    assert_eq!(pool.bytes_kept_for_lost(), 0, "nothing is lost");
+    let (lost, _) = written[0].descriptor.columns[0];
+    pool.take_offline(lost).expect("parity covers it");
+    let kept_bytes = pool.bytes_kept_for_lost();
+    let columns = written.iter().flat_map(|w| &w.descriptor.columns).filter(|(at, _)| *at == lost).count();
+    // The other five keep a zone each for so few columns.
+    assert!(columns > 0 && columns <= 5, "{columns}");
+    let one_segment_bytes = pool.geometry(SegmentKind::Bulk).segment_payload_bytes;
+    assert!((1..=2 * one_segment_bytes).contains(&kept_bytes), "{kept_bytes}, a segment {one_segment_bytes}");
 }
