@@ -281,3 +281,15 @@ fn a_verification_reads_the_headers_of_stripes_that_were_read_before() {
     assert!(!pool.verify(id(1)).unwrap().is_whole);
     assert_eq!(pool.damaged_segments(), [id(1)]);
 }
+
+#[test]
+fn a_buffer_takes_as_much_as_its_stripe_holds() {
+    let (_world, pool) = world(48, 3, 2, 1);
+    let writer = pool.allocate(id(1), warpfire_pool::SegmentStream::Large).unwrap();
+    let (mut buf, capacity) = (writer.buffer(), writer.next_stripe_capacity());
+    assert_eq!((buf.len(), buf.remaining()), (0, capacity));
+    assert_eq!(buf.append(&pattern(1, 1000)), 1000);
+    assert_eq!((buf.len(), buf.remaining()), (1000, capacity - 1000));
+    assert_eq!(buf.append(&pattern(2, capacity)), capacity - 1000);
+    assert_eq!((buf.len(), buf.remaining()), (capacity, 0));
+}
