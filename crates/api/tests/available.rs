@@ -14,7 +14,7 @@ const ZONE_BYTES: u64 = 1 << 20;
 const FILE_BYTES: usize = 256 << 10;
 
 /// Refusals in a row after which a pool is full, and the pause after each, in which the pool cleans.
-const REFUSALS_MAX: u64 = 5;
+const REFUSALS_MAX: u64 = 25;
 const PAUSE: Duration = Duration::from_millis(20);
 
 fn content(number: u64) -> Vec<u8> {

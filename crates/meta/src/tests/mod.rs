@@ -8,6 +8,7 @@ mod held;
 mod limits;
 mod model;
 mod past;
+mod removed;
 mod reserved;
 mod rewriting;
 mod runs;

@@ -57,7 +57,7 @@ pub(super) fn make_domain(
     made.unwrap()
 }
 
-fn remove_domain(store: &impl SnapshotStore, record: DomainRecord) -> DomainRecord {
+pub(super) fn remove_domain(store: &impl SnapshotStore, record: DomainRecord) -> DomainRecord {
     let mut removed = record;
     let mut build = |newest: Seq, batch: &mut Batch| {
         removed.removed_at = Some(newest);
