@@ -9,10 +9,13 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, statat};
+use rustix::fs::{AtFlags, RawDir, statat};
 use warpfire_terminal::Failure;
 
 use crate::target::{Directory, LargeFile};
+
+/// Bytes that one call lists at most, as in the `readdir` of the GNU C library. A mount answers with as many.
+const LISTING_BYTES: usize = 32 << 10;
 
 /// The files of a benchmark below one directory.
 pub struct Tree {
@@ -111,10 +114,11 @@ impl Directory for TreeDirectory {
 
     fn list_and_stat(&mut self) -> Result<u64, Failure> {
         let list = || {
-            let mut listing = Dir::read_from(File::open(&self.path)?)?;
             let directory = File::open(&self.path)?;
+            let mut buffer = Vec::with_capacity(LISTING_BYTES);
+            let mut listing = RawDir::new(&directory, buffer.spare_capacity_mut());
             let mut count = 0;
-            while let Some(entry) = listing.read().transpose()? {
+            while let Some(entry) = listing.next().transpose()? {
                 if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
                     let attributes = statat(&directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?;
                     std::hint::black_box(attributes.st_ino);

@@ -1,7 +1,5 @@
 //! The fields of messages: native byte order, no padding but what the structures of the kernel name.
 
-use smallvec::SmallVec;
-
 /// A message that is too short for its kind, or a name in it without an end.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
@@ -44,40 +42,62 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The bytes of an answer. The longest structure, that of STATX, fits without an allocation.
-#[derive(Default)]
-pub(crate) struct Answer(SmallVec<[u8; 320]>);
+/// Longest answer of fields: the longest structure is that of STATX.
+const ANSWER_BYTES_MAX: usize = 320;
+
+/// The fields of an answer, as bytes. Bytes past its end are zero.
+pub(crate) struct Answer {
+    bytes: [u8; ANSWER_BYTES_MAX],
+    len: usize,
+}
+
+impl Default for Answer {
+    fn default() -> Self {
+        Answer { bytes: [0; ANSWER_BYTES_MAX], len: 0 }
+    }
+}
 
 impl Answer {
+    #[inline]
     pub(crate) fn u16(&mut self, field: u16) -> &mut Self {
         self.bytes(&field.to_ne_bytes())
     }
 
+    #[inline]
     pub(crate) fn u32(&mut self, field: u32) -> &mut Self {
         self.bytes(&field.to_ne_bytes())
     }
 
+    #[inline]
     pub(crate) fn u64(&mut self, field: u64) -> &mut Self {
         self.bytes(&field.to_ne_bytes())
     }
 
+    // Inline: an answer about a file has thirty fields, and a listing has one for each name.
+    #[inline]
     pub(crate) fn bytes(&mut self, field: &[u8]) -> &mut Self {
-        self.0.extend_from_slice(field);
+        let end = self.len + field.len();
+        self.bytes[self.len..end].copy_from_slice(field);
+        self.len = end;
         self
     }
 
+    #[inline]
     pub(crate) fn zeros(&mut self, count: usize) -> &mut Self {
-        self.0.resize(self.0.len() + count, 0);
+        self.len += count;
+        assert!(self.len <= ANSWER_BYTES_MAX, "an answer has room for its longest structure");
         self
     }
 
     /// Overwrites the first bytes.
     pub(crate) fn set_start(&mut self, bytes: &[u8]) {
-        self.0[..bytes.len()].copy_from_slice(bytes);
+        assert!(bytes.len() <= self.len, "these bytes are there");
+        self.bytes[..bytes.len()].copy_from_slice(bytes);
     }
 
+    #[inline]
     pub(crate) fn as_slice(&self) -> &[u8] {
-        &self.0
+        &self.bytes[..self.len]
     }
 }
 

@@ -44,7 +44,7 @@ impl Notifier {
         let mut body = Answer::default();
         let flags = 0;
         body.u64(parent.0).u32(len).u32(flags);
-        self.send(INVAL_ENTRY, &body, name)
+        self.send(INVAL_ENTRY, &body, &[name, b"\0"])
     }
 
     /// Makes the kernel forget inodes that nobody uses. It sends FORGET for each that it drops.
@@ -56,17 +56,19 @@ impl Notifier {
         let mut body = Answer::default();
         let spare = 12;
         body.u32(count).zeros(spare);
-        inodes.iter().for_each(|ino| _ = body.u64(*ino));
-        self.send(PRUNE, &body, &[])
+        let numbers: Vec<u8> = inodes.iter().flat_map(|ino| ino.to_ne_bytes()).collect();
+        self.send(PRUNE, &body, &[&numbers])
     }
 
-    fn send(&self, code: u32, body: &Answer, name: &[u8]) -> io::Result<()> {
-        let end: &[u8] = if name.is_empty() { b"" } else { b"\0" };
-        let len = OUT_HEADER_BYTES + body.as_slice().len() + name.len() + end.len();
+    /// Sends the fields of `body`, and then `rest`.
+    fn send(&self, code: u32, body: &Answer, rest: &[&[u8]]) -> io::Result<()> {
+        let rest_bytes: usize = rest.iter().map(|part| part.len()).sum();
+        let len = OUT_HEADER_BYTES + body.as_slice().len() + rest_bytes;
         let mut header = Answer::default();
         let no_request = 0;
         header.u32(u32::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?).u32(code).u64(no_request);
-        let parts = [header.as_slice(), body.as_slice(), name, end].map(IoSlice::new);
+        let parts: Vec<IoSlice<'_>> =
+            [header.as_slice(), body.as_slice()].iter().chain(rest).map(|part| IoSlice::new(part)).collect();
         Ok(self.0.send(&parts)?)
     }
 }
