@@ -136,7 +136,7 @@ impl SeqRange {
 pub struct ScanPage {
     pub(crate) bytes: Vec<u8>,
     pub(crate) entries: Vec<(u32, u32, u32)>,
-    /// Whether keys remain beyond the last entry.
+    /// Whether keys may remain beyond the last entry. A page that is full may say so though none do.
     pub more: bool,
     pub(crate) passes_damage: bool,
     /// Whether the scan has passed such a block. Entries may then be missing, and others may be older than

@@ -86,20 +86,21 @@ impl<E: Storage> DiffSides<E> {
         }
     }
 
-    /// Whether there is a volume behind a door on either side.
+    /// Whether there is a volume behind a door on either side, or may be one among more than a page of them.
     pub(crate) fn have_doors(&self) -> Result<bool, FsError> {
         let (start, end) = volume_range();
         let range = KeyRange { start: &start, end: Some(&end) };
-        let mut page = ScanPage::default();
+        let (mut page, mut may_have_more) = (ScanPage::default(), false);
         for side in [DiffSide::Before, DiffSide::After] {
             self.page_of(side, range, PAGE_ENTRIES, PAGE_BYTES, &mut page)?;
+            may_have_more |= page.more;
             for entry in page.iter() {
                 if DoorVolume::decode(entry.value)?.removed_at.is_none() {
                     return Ok(true);
                 }
             }
         }
-        Ok(page.more)
+        Ok(may_have_more)
     }
 
     pub(crate) fn root(&self) -> u64 {
