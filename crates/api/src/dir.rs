@@ -152,7 +152,7 @@ impl<E: Storage> Dir<E> {
     /// # Errors
     /// `NotFound`, `IsADirectory`, `PermissionDenied`.
     pub fn open(&self, name: impl AsRef<OsStr>) -> Result<File<E>> {
-        let node = self.pool.node_through_links(&self.node, name.as_ref())?;
+        let node = self.pool.node_to_read(&self.node, name.as_ref())?;
         crate::OpenOptions::new().read(true).open_node(&self.pool, node)
     }
 

@@ -123,7 +123,11 @@ impl OpenOptions {
             ));
         }
         if !(self.create || self.create_new) {
-            return self.open_node(pool, pool.node_at(path.as_ref(), Follow::Yes)?);
+            let path = path.as_ref();
+            let reads_first = self.read && !self.truncate;
+            let node =
+                if reads_first { pool.node_at_to_read(path)? } else { pool.node_at(path, Follow::Yes)? };
+            return self.open_node(pool, node);
         }
         let follow = if self.create_new { Follow::No } else { Follow::Yes };
         let (fs, caller) = (pool.fs(), pool.identity().caller());

@@ -20,6 +20,17 @@ impl<E: Storage> Warpfire<E> {
         Ok(self.fs().resolve(&self.identity().caller(), &self.fs().root(), path, follow)?)
     }
 
+    /// As `node_at`, for a caller that reads the file. A symbolic link at the end is followed.
+    pub(crate) fn node_at_to_read(&self, path: &Path) -> Result<NodeRef> {
+        let root = self.fs().root();
+        if path.as_os_str().is_empty() { Ok(root) } else { self.node_to_read(&root, path.as_os_str()) }
+    }
+
+    /// The file that a path below a directory leads to, through symbolic links, for a caller that reads it.
+    pub(crate) fn node_to_read(&self, dir: &NodeRef, path: &OsStr) -> Result<NodeRef> {
+        Ok(self.fs().resolve_to_read(&self.identity().caller(), dir, path.as_bytes())?)
+    }
+
     /// The directory that holds (or would hold) the last name of a path, and that name.
     pub(crate) fn parent_of(&self, path: &Path) -> Result<(NodeRef, OsString)> {
         let root = self.fs().root();

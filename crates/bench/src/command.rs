@@ -86,7 +86,7 @@ pub struct Args {
     #[arg(long)]
     background: bool,
 
-    /// Memory of the library for metadata that it has read [default: the library's own].
+    /// Memory of the library and of mounts for metadata that they have read [default: their own].
     #[arg(long, value_name = "SIZE")]
     cache: Option<Size>,
 
@@ -341,7 +341,7 @@ fn targets(
                 let allow_other = peer == Peer::MountShared;
                 let name = if allow_other { "shared" } else { "mounted" };
                 let mountpoint = backing.subdirectory(&format!("{name}-mountpoint"))?;
-                let options = MountOptions { allow_other, let_halt: args.let_halt };
+                let options = MountOptions { allow_other, let_halt: args.let_halt, cache: args.cache };
                 targets.push(Box::new(Mounted::new(program, pool(name)?, mountpoint, options)));
             }
             Peer::Empty | Peer::EmptyShared => {

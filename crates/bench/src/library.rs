@@ -58,13 +58,14 @@ impl Target for Library {
 
     fn counters(&self) -> Option<Counters> {
         let devices = self.pool().stats().devices;
-        Some(devices.iter().fold(Counters::default(), |sum, device| Counters {
-            reads: sum.reads + device.counters.reads,
-            read_bytes: sum.read_bytes + device.counters.read_bytes,
-            writes: sum.writes + device.counters.writes,
-            written_bytes: sum.written_bytes + device.counters.written_bytes,
-            flushes: sum.flushes + device.counters.flushes,
-        }))
+        let counters = devices.iter().map(|device| Counters {
+            reads: device.counters.reads,
+            read_bytes: device.counters.read_bytes,
+            writes: device.counters.writes,
+            written_bytes: device.counters.written_bytes,
+            flushes: device.counters.flushes,
+        });
+        Some(counters.sum())
     }
 
     fn stored_bytes(&self) -> Option<u64> {

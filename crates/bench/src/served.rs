@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::mount::UnmountFlags;
-use warpfire_terminal::Failure;
+use serde::Deserialize;
+use warpfire_terminal::{Failure, Size};
 
 use crate::backing::PoolSpec;
 use crate::directory::{Tree, drop_caches};
-use crate::target::TreeTarget;
+use crate::target::{Counters, TreeTarget};
 
 /// The path of the product command, which the build puts beside this program.
 ///
@@ -38,6 +39,8 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Without a hold of idle processors.
     pub let_halt: bool,
+    /// Memory for metadata; `None` for the default.
+    pub cache: Option<Size>,
 }
 
 /// A mounted pool on new image files.
@@ -68,6 +71,7 @@ impl Mounted {
             .args(["mount", "--foreground"])
             .args(self.options.allow_other.then_some("--allow-other"))
             .args(self.options.let_halt.then_some("--let-halt"))
+            .args(self.options.cache.map(|Size(bytes)| format!("--cache={bytes}")))
             .arg(self.spec.directory())
             .arg(&self.mountpoint);
         let (server, is_mounted) = start(&mut command).map_err(|error| self.not_started(&error))?;
@@ -124,6 +128,12 @@ impl TreeTarget for Mounted {
         self.mount()
     }
 
+    fn counters(&self) -> Option<Counters> {
+        let output = Command::new(&self.program).args(["status", "--json"]).arg(&self.mountpoint).output();
+        let status: Status = serde_json::from_slice(&output.ok()?.stdout).ok()?;
+        Some(status.devices.into_iter().sum())
+    }
+
     fn server(&self) -> Option<u32> {
         self.server.as_ref().map(Child::id)
     }
@@ -131,6 +141,12 @@ impl TreeTarget for Mounted {
     fn tree(&self) -> &Tree {
         &self.tree
     }
+}
+
+/// The part of the answer of `warpfire status` that is read here.
+#[derive(Deserialize)]
+struct Status {
+    devices: Vec<Counters>,
 }
 
 /// The program of the empty server, which the build puts beside this program.

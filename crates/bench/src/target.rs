@@ -1,6 +1,6 @@
 //! The interface of a target: what a workload asks of the filesystem that it measures.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warpfire_terminal::Failure;
 
 use crate::directory::Tree;
@@ -131,7 +131,7 @@ pub trait LargeFile: Sync {
 }
 
 /// Counters of devices.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
     /// Reads that reached a device.
     pub reads: u64,
@@ -143,6 +143,18 @@ pub struct Counters {
     pub written_bytes: u64,
     /// Cache flushes.
     pub flushes: u64,
+}
+
+impl std::iter::Sum for Counters {
+    fn sum<I: Iterator<Item = Counters>>(counters: I) -> Counters {
+        counters.fold(Counters::default(), |sum, counters| Counters {
+            reads: sum.reads + counters.reads,
+            read_bytes: sum.read_bytes + counters.read_bytes,
+            writes: sum.writes + counters.writes,
+            written_bytes: sum.written_bytes + counters.written_bytes,
+            flushes: sum.flushes + counters.flushes,
+        })
+    }
 }
 
 impl Counters {

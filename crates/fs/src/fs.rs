@@ -22,7 +22,7 @@
 //! 2. Only calls and the sync point hook change the filesystem (assert in `Fs::commit`).
 //! 3. The batch of the sync point hook commutes with every other commit. It only adds, except for one time of
 //!    a directory; `deferred` shows why that is safe.
-//! 4. A node is found or made only inside a call (asserts in `Fs::find` and `Fs::find_at_own_key`), so no
+//! 4. A node is found or made only inside a call (asserts in `find.rs`), so no
 //!    commit of a transaction happens between the read of a record and the use of its node.
 
 use std::sync::Arc;
@@ -30,21 +30,21 @@ use warpfire_env::sync::atomic::{AtomicU32, Ordering};
 
 use warpfire_env::{Clock, RankedMutex};
 use warpfire_format::fs::{
-    Attrs, CounterId, Dentry, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent, InodeTime, Key,
-    PoolRecordId, VolumeId, VolumeRecord, WishesRecord, decode_counter, volume_of,
+    Attrs, CounterId, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent, InodeTime, Key,
+    PoolRecordId, VolumeId, VolumeRecord, WishesRecord, decode_counter,
 };
 use warpfire_meta::{
-    Admit, Batch, MemoryAccount, MemoryBudget, MemoryLimits, MetaError, RESERVED, SUMS, Storage,
+    Admit, Batch, MemoryAccount, MemoryBudget, MemoryLimits, MetaError, RESERVED, SUMS, Storage, WantedBytes,
 };
 use warpfire_slices::{Leases, Pin};
 use warpfire_units::Seq;
 
-use crate::damage::{HOLDS_ITSELF, INODE_DIFFERS, NO_INODE_OF_NAME, NO_ROOT_INODE};
+use crate::damage::NO_ROOT_INODE;
 use crate::data::Fragmentation;
 use crate::deferred::Deferred;
 use crate::error::FsError;
 use crate::inode_numbers::InodeNumbers;
-use crate::keys::{beside, dentry_key, inode_key, share_volume};
+use crate::keys::{beside, inode_key};
 use crate::lock_ranks::RENAME;
 use crate::node::{InodeCache, Node, NodeLookup, NodeRef, NodeState, RecordLocation, VersionCounters};
 use crate::op::{CallGate, CallGuard, Digestible, Operation, TransactionCounters};
@@ -430,126 +430,17 @@ impl<E: Storage> Fs<E> {
 
     /// The newest value of a file's record, with bytes inline if one read of the store brings both. The
     /// caller holds a pin.
-    pub(crate) fn get_with_bytes(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, FsError> {
-        match self.engine.get_with_bytes(key, out) {
+    pub(crate) fn get_with_bytes(
+        &self,
+        key: &[u8],
+        wanted: WantedBytes,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, FsError> {
+        match self.engine.get_with_bytes(key, wanted, out) {
             Err(MetaError::Memory(_)) if self.inode_cache.evict_tx_nodes() => {
-                Ok(self.engine.get_with_bytes(key, out)?)
+                Ok(self.engine.get_with_bytes(key, wanted, out)?)
             }
             found => Ok(found?),
-        }
-    }
-
-    /// The node that a name leads to, `None` if there is no such name.
-    ///
-    /// It takes no key lock. Each turn of the loop ends when the record has changed since its version counter
-    /// was read.
-    pub(crate) fn find(&self, dir: u64, name: &[u8]) -> Result<Option<NodeRef>, FsError> {
-        debug_assert!(self.call_gate.is_entered(), "a name is looked up inside a call");
-        let key = dentry_key(dir, name);
-        let mut scratch = Scratch::take();
-        loop {
-            // Before the record: a change after this read moves the counter, and the node is not made.
-            let before = self.version_counters.at(&key);
-            if !self.get(&key, &mut scratch.value)? {
-                return Ok(None);
-            }
-            let dentry = Dentry::decode(&scratch.value)?.in_volume(volume_of(dir));
-            if dentry.ino() == dir {
-                return Err(HOLDS_ITSELF.into());
-            }
-            if self.leaves_out(dir, &dentry) {
-                return Ok(None);
-            }
-            let found = match dentry {
-                Dentry::Reference(kind, ino) => self.find_at_own_key(kind, ino, Some((dir, name)))?,
-                Dentry::Embedded(inode) => Some(self.node_of_name(&inode, &key, before, (dir, name))),
-            };
-            match found {
-                Some(NodeLookup::Node(node)) => return Ok(Some(node)),
-                // The remover holds the state until its commit has succeeded or failed.
-                Some(NodeLookup::Dying(node)) => drop(node.state.read()),
-                Some(NodeLookup::Stale) => {}
-                Some(NodeLookup::Refused(e)) => return Err(e.into()),
-                // An inode that is removed after the name was read takes its name along, and the counter of
-                // the name moves. If it did not move, the store has lost the inode.
-                None if self.version_counters.at(&key) == before => {
-                    return Err(NO_INODE_OF_NAME.into());
-                }
-                None => {}
-            }
-        }
-    }
-
-    /// The node of an inode whose record was read from a name. `before` is the version counter of the name's
-    /// key before that.
-    pub(crate) fn node_of_name(
-        &self,
-        inode: &Inode<'_>,
-        key: &[u8],
-        before: u64,
-        (dir, name): (u64, &[u8]),
-    ) -> NodeLookup {
-        self.inode_cache.get_or_insert(
-            inode.ino,
-            || self.version_counters.at(key) == before,
-            || NodeState::new(inode, RecordLocation::Dentry(dir, name.into())),
-        )
-    }
-
-    /// Whether a name is a door that this filesystem does not show.
-    pub(crate) fn leaves_out(&self, dir: u64, dentry: &Dentry<'_>) -> bool {
-        self.doors == Doors::LeftOut && !share_volume(dir, dentry.ino())
-    }
-
-    /// The node of an inode with a record at its own key. `by` is the name through which it was found. `None`
-    /// if there is no such inode.
-    fn find_at_own_key(
-        &self,
-        kind: FileKind,
-        ino: u64,
-        by: Option<(u64, &[u8])>,
-    ) -> Result<Option<NodeLookup>, FsError> {
-        debug_assert!(self.call_gate.is_entered(), "an inode is looked up inside a call");
-        // The common case: an inode in use costs no read of its record.
-        if let Some(found) = self.inode_cache.get(ino) {
-            return Ok(Some(found));
-        }
-        let key = inode_key(ino);
-        let before = self.version_counters.at(&key);
-        let mut value = Vec::new();
-        if !self.get(&key, &mut value)? {
-            return Ok(None);
-        }
-        let inode = Inode::decode(&value)?.in_volume(volume_of(ino));
-        if inode.ino != ino || inode.attrs.kind != kind || inode.attrs.links == 0 {
-            return Err(INODE_DIFFERS.into());
-        }
-        let is_current = || self.version_counters.at(&key) == before;
-        let state = || {
-            let state = NodeState::new(&inode, RecordLocation::Own);
-            // A directory's record has its name. For a file with several names any of them will do: it is
-            // only shown to people.
-            let dentry = state.dentry.clone().or_else(|| by.map(|(dir, name)| (dir, name.into())));
-            NodeState { dentry, ..state }
-        };
-        Ok(Some(self.inode_cache.get_or_insert(ino, is_current, state)))
-    }
-
-    /// The node of a directory by number, for walks towards the root. `None` if it is gone.
-    pub(crate) fn directory(&self, ino: u64) -> Result<Option<NodeRef>, FsError> {
-        self.at_own_key(FileKind::Directory, ino)
-    }
-
-    /// The node of an inode with a record at its own key, by number. `None` if it is gone.
-    pub(crate) fn at_own_key(&self, kind: FileKind, ino: u64) -> Result<Option<NodeRef>, FsError> {
-        loop {
-            match self.find_at_own_key(kind, ino, None)? {
-                Some(NodeLookup::Node(node)) => return Ok(Some(node)),
-                Some(NodeLookup::Dying(node)) => drop(node.state.read()),
-                Some(NodeLookup::Stale) => {}
-                Some(NodeLookup::Refused(e)) => return Err(e.into()),
-                None => return Ok(None),
-            }
         }
     }
 

@@ -14,6 +14,7 @@ mod data;
 mod deferred;
 mod diff;
 mod error;
+mod find;
 mod fs;
 mod inode_numbers;
 mod invalidation;

@@ -57,6 +57,21 @@ impl<E: Storage> Fs<E> {
         resolved.node.ok_or(FsError::NotFound)
     }
 
+    /// The node at a path, for a caller that will read the file: one device read brings a small file whole. A
+    /// symbolic link at the end is followed.
+    ///
+    /// # Errors
+    /// As `resolve`.
+    pub fn resolve_to_read(
+        &self,
+        caller: &Caller<'_>,
+        base: &NodeRef,
+        path: &[u8],
+    ) -> Result<NodeRef, FsError> {
+        let resolved = self.walk_path(caller, base, path, Follow::Yes, Fs::lookup_to_read)?;
+        resolved.node.ok_or(FsError::NotFound)
+    }
+
     /// As `resolve`, but the last name need not exist: for calls that make, remove or rename it. A link that
     /// is followed and leads to a missing name resolves to that name.
     ///
@@ -68,6 +83,18 @@ impl<E: Storage> Fs<E> {
         base: &NodeRef,
         path: &[u8],
         follow: Follow,
+    ) -> Result<Resolved, FsError> {
+        self.walk_path(caller, base, path, follow, Fs::lookup)
+    }
+
+    /// Walks a path; `lookup_last` looks up the last name.
+    fn walk_path(
+        &self,
+        caller: &Caller<'_>,
+        base: &NodeRef,
+        path: &[u8],
+        follow: Follow,
+        lookup_last: impl Fn(&Fs<E>, &Caller<'_>, &NodeRef, &[u8]) -> Result<NodeRef, FsError>,
     ) -> Result<Resolved, FsError> {
         let record = || ResolvePath {
             caller: RecordedCaller::of(caller),
@@ -119,9 +146,12 @@ impl<E: Storage> Fs<E> {
                     }
                     continue;
                 }
-                let node = match self.lookup(caller, &at, &name) {
-                    Err(FsError::NotFound) if last => None,
-                    other => Some(other?),
+                let node = match last {
+                    false => Some(self.lookup(caller, &at, &name)?),
+                    true => match lookup_last(self, caller, &at, &name) {
+                        Err(FsError::NotFound) => None,
+                        other => Some(other?),
+                    },
                 };
                 let Some(node) = node else {
                     return Ok(Resolved { dir: at, name: NameBuf::from_vec(name), node: None, wants_dir });

@@ -47,7 +47,7 @@ pub use snapshot::EngineSnapshot;
 pub use snapshot_view::SnapshotView;
 pub use store::{
     CommitError, Direction, KeyRange, MetaError, ScanEntry, ScanPage, SeqRange, SnapshotStore, Storage,
-    Store, SyncPointHook,
+    Store, SyncPointHook, WantedBytes,
 };
 pub use table::CacheMemory;
 pub use tx::{TxChanges, TxMark, TxStore};

@@ -98,6 +98,17 @@ impl From<SliceError> for CommitError {
     }
 }
 
+/// When a caller of [`Store::get_with_bytes`] wants the bytes of a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WantedBytes {
+    /// Now, with the record.
+    Now,
+    /// Now or by another call soon: the store keeps a few of those that it read last.
+    Soon,
+    /// Only if the store has kept them: the caller wants few of them.
+    IfKept,
+}
+
 /// Keys from `start` (included) to `end` (not included).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyRange<'a> {
@@ -250,7 +261,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// The newest value of a key, for a caller that wants its bytes too: bytes that the stored value names by
     /// a pointer may be inline in it. The caller holds a pin.
-    fn get_with_bytes(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
+    fn get_with_bytes(&self, key: &[u8], _wanted: WantedBytes, out: &mut Vec<u8>) -> Result<bool, MetaError> {
         self.get(key, Seq::MAX, out)
     }
 

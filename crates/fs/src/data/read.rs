@@ -19,7 +19,7 @@ use warpfire_format::fs::{
     Dentry, Extent, ExtentReader, ExtentSource, FileKind, Inode, InodeContent, REGION_BYTES, region_extents,
     volume_of,
 };
-use warpfire_meta::{Pin, SliceRead, Storage};
+use warpfire_meta::{Pin, SliceRead, Storage, WantedBytes};
 use warpfire_units::SlicePtr;
 
 use super::check_regular;
@@ -250,13 +250,13 @@ impl<E: Storage> Fs<E> {
             return self.read_from_regions(node.ino(), fill);
         }
         let mut scratch = Scratch::take();
-        // A read of a part would bring the whole file each time.
-        let is_whole = fill.start == 0 && fill.buf.len() as u64 >= state.attrs.size_bytes;
-        let found = match is_whole {
-            true => self.get_with_bytes(&key, &mut scratch.value)?,
-            false => self.get(&key, &mut scratch.value)?,
+        let wanted = match fill.start {
+            0 if fill.buf.len() as u64 >= state.attrs.size_bytes => WantedBytes::Now,
+            // Who reads the first part of a file mostly reads the others.
+            0 => WantedBytes::Soon,
+            _ => WantedBytes::IfKept,
         };
-        if !found {
+        if !self.get_with_bytes(&key, wanted, &mut scratch.value)? {
             return Err(missing_record());
         }
         match Inode::decode(&scratch.value)?.content {
@@ -299,13 +299,15 @@ impl<E: Storage> Fs<E> {
             let Scratch { value, other, .. } = &mut *scratch;
             let key = dentry_key(dir.ino(), name);
             let before = self.version_counters.at(&key);
-            if !self.get_with_bytes(&key, value)? {
+            if !self.get_with_bytes(&key, WantedBytes::Now, value)? {
                 return Err(FsError::NotFound);
             }
             let mut is_of_name = true;
             let inode = match Dentry::decode(value)?.in_volume(volume_of(dir.ino())) {
                 Dentry::Embedded(inode) if matches!(inode.content, InodeContent::Small(_)) => inode,
-                Dentry::Reference(_, ino) if self.get_with_bytes(&inode_key(ino), other)? => {
+                Dentry::Reference(_, ino)
+                    if self.get_with_bytes(&inode_key(ino), WantedBytes::Now, other)? =>
+                {
                     is_of_name = false;
                     Inode::decode(other)?.in_volume(volume_of(ino))
                 }

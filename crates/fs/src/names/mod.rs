@@ -78,6 +78,29 @@ impl<E: Storage> Fs<E> {
     /// `NotFound`; `NotDirectory` if `dir` is another kind of file; `AccessDenied` if the caller may not
     /// search it; `NameTooLong`; `Invalid`.
     pub fn lookup(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<NodeRef, FsError> {
+        self.lookup_by(caller, dir, name, Fs::find)
+    }
+
+    /// As `lookup`, for a caller that will read the file: one device read brings a small file whole.
+    ///
+    /// # Errors
+    /// As `lookup`.
+    pub fn lookup_to_read(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        name: &[u8],
+    ) -> Result<NodeRef, FsError> {
+        self.lookup_by(caller, dir, name, Fs::find_to_read)
+    }
+
+    fn lookup_by(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        name: &[u8],
+        find: impl FnOnce(&Fs<E>, u64, &[u8]) -> Result<Option<NodeRef>, FsError>,
+    ) -> Result<NodeRef, FsError> {
         let record = || Lookup { caller: RecordedCaller::of(caller), dir: dir.ino(), name: name.into() };
         self.call(record, || {
             if !dir.is_dir() {
@@ -89,7 +112,7 @@ impl<E: Storage> Fs<E> {
                 b".." => return self.parent(dir),
                 _ => check_name(name)?,
             }
-            self.find(dir.ino(), name)?.ok_or(FsError::NotFound)
+            find(self, dir.ino(), name)?.ok_or(FsError::NotFound)
         })
     }
 

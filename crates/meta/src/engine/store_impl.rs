@@ -15,6 +15,7 @@ use crate::schema::Schema;
 use crate::snapshot::EngineSnapshot;
 use crate::store::{
     CommitError, Direction, KeyRange, MetaError, ScanPage, SeqRange, SnapshotStore, Store, SyncPointHook,
+    WantedBytes,
 };
 
 impl<L: LogStore, S: Schema> Store for Engine<L, S> {
@@ -36,8 +37,8 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
         found
     }
 
-    fn get_with_bytes(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
-        let found = self.inner.get_with_bytes(key, out);
+    fn get_with_bytes(&self, key: &[u8], wanted: WantedBytes, out: &mut Vec<u8>) -> Result<bool, MetaError> {
+        let found = self.inner.get_with_bytes(key, wanted, out);
         self.inner.repair_seen_damage();
         found
     }

@@ -20,24 +20,35 @@ use crate::domain::{DomainOrigin, ORIGINS_MAX, OriginTable, key_in};
 use crate::engine::EngineInner;
 use crate::memtable::shard_of;
 use crate::schema::Schema;
-use crate::store::MetaError;
+use crate::store::{MetaError, WantedBytes};
 use crate::table_set::TableSet;
 use resolve::{FoundInPast, Resolver};
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
     pub(crate) fn get(&self, key: &[u8], at: Seq, out: &mut Vec<u8>) -> Result<bool, MetaError> {
-        self.get_by(key, at, false, out)
+        self.get_by(key, at, None, out)
     }
 
     /// The newest value. Bytes that the stored value names by a pointer may be inline in it.
-    pub(crate) fn get_with_bytes(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, MetaError> {
-        self.get_by(key, Seq::MAX, true, out)
+    pub(crate) fn get_with_bytes(
+        &self,
+        key: &[u8],
+        wanted: WantedBytes,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, MetaError> {
+        self.get_by(key, Seq::MAX, Some(wanted), out)
     }
 
-    fn get_by(&self, key: &[u8], at: Seq, with_bytes: bool, out: &mut Vec<u8>) -> Result<bool, MetaError> {
-        debug_assert!(!with_bytes || at == Seq::MAX, "a bundle has the newest version of its table");
+    fn get_by(
+        &self,
+        key: &[u8],
+        at: Seq,
+        wanted: Option<WantedBytes>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, MetaError> {
+        debug_assert!(wanted.is_none() || at == Seq::MAX, "a bundle has the newest version of its table");
         let mut resolver = Resolver::new(at);
-        if !self.offer_key(key, with_bytes, &mut resolver, out)?
+        if !self.offer_key(key, wanted, &mut resolver, out)?
             && let Some(table) = self.domains.get()
             && let Some(origin) = table.origin_of(key)
             && self.schema.reads_on(key)
@@ -63,7 +74,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             let below = key_in(domain, key);
             resolver.read_on_at(seq);
             // A bundle has the newest version of its table, which the origin's seq may not show.
-            if self.offer_key(&below, false, resolver, out)? {
+            if self.offer_key(&below, None, resolver, out)? {
                 return Ok(());
             }
             next = table.origin_of(&below);
@@ -72,12 +83,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(())
     }
 
-    /// Offers the versions of a key, newest first. `true`: the value is settled. `with_bytes`: a bundle may
-    /// stand for the versions of its table.
+    /// Offers the versions of a key, newest first. `true`: the value is settled. With `wanted` bytes a bundle
+    /// may stand for the versions of its table.
     fn offer_key(
         &self,
         key: &[u8],
-        with_bytes: bool,
+        wanted: Option<WantedBytes>,
         resolver: &mut Resolver,
         out: &mut Vec<u8>,
     ) -> Result<bool, MetaError> {
@@ -99,7 +110,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         for run in &table_set.runs {
             let Some(table) = run.table_of(key) else { continue };
             let Some(place) = table.place(key, hash, &self.cache)? else { continue };
-            if with_bytes && let Some(bundle) = table.read_bundle(&place, key, hash, &self.cache) {
+            if let Some(wanted) = wanted
+                && let Some(bundle) = table.read_bundle(&place, key, hash, wanted, &self.cache)
+            {
                 let is_settled = resolver.offer_all(bundle.versions(key), out);
                 debug_assert!(is_settled, "a bundle has a value");
                 return Ok(true);

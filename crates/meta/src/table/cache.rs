@@ -8,6 +8,7 @@ use quick_cache::{OptionsBuilder, Weighter};
 use warpfire_format::table::{BlockHandle, BundleIndex, DataBlock, Partition};
 use warpfire_slices::ReadAhead;
 
+use super::kept_bundles::KeptBundles;
 use crate::store::MetaError;
 
 #[derive(Clone)]
@@ -51,10 +52,12 @@ pub struct CacheMemory {
 pub(crate) struct BlockCache {
     blocks: Cache<BlockKey, CachedBlock, BlockWeight, FixedState>,
     ahead: Arc<ReadAhead>,
+    kept_bundles: KeptBundles,
 }
 
 impl BlockCache {
-    /// A cache of `bytes`, for blocks that are read through `ahead`.
+    /// A cache of `bytes`, for blocks that are read through `ahead`. Bundles that are kept have memory of
+    /// their own.
     pub(crate) fn new(bytes: u64, ahead: Arc<ReadAhead>) -> Self {
         // About 8 KiB a decoded block.
         let items = usize::try_from(bytes / 8192).unwrap_or(usize::MAX).clamp(16, 1 << 24);
@@ -65,7 +68,7 @@ impl BlockCache {
             .expect("both capacities are given");
         let hasher = FixedState::with_seed(2);
         let blocks = Cache::with_options(options, BlockWeight, hasher, DefaultLifecycle::default());
-        BlockCache { blocks, ahead }
+        BlockCache { blocks, ahead, kept_bundles: KeptBundles::new(bytes) }
     }
 
     /// The memory of the cache.
@@ -80,6 +83,10 @@ impl BlockCache {
 
     pub(super) fn ahead(&self) -> &ReadAhead {
         &self.ahead
+    }
+
+    pub(super) fn kept_bundles(&self) -> &KeptBundles {
+        &self.kept_bundles
     }
 
     /// Whether a block is in the cache.

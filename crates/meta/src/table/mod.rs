@@ -2,6 +2,7 @@
 
 mod cache;
 mod cursor;
+mod kept_bundles;
 mod stream;
 mod writer;
 
@@ -25,7 +26,7 @@ pub(crate) use writer::TableWriter;
 
 use crate::domain::OriginTable;
 use crate::snapshot::SnapshotRegistry;
-use crate::store::MetaError;
+use crate::store::{MetaError, WantedBytes};
 use cache::CachedBlock;
 
 const BLOCK_OUTSIDE: Corrupt = Corrupt::new(306, "a block lies outside its table or partition");
@@ -61,7 +62,7 @@ pub(crate) struct KeyPlace {
 
 /// A bundle that was read.
 pub(crate) struct ReadBundle {
-    bytes: Vec<u8>,
+    bytes: Arc<[u8]>,
     value_start: usize,
     edit: Box<[u8]>,
 }
@@ -290,36 +291,57 @@ impl<L: LogStore> Table<L> {
         Ok((start < block.len() && block.key(start) == key).then_some(FoundVersions { block, start }))
     }
 
-    /// The newest version of the key in this table, by one read of its bundle. `None` if the version has
-    /// none, if it cannot be read, or if the data block is in memory. The caller holds a pin, or the bundle
-    /// may be gone.
+    /// The newest version of the key in this table, by one read of its bundle, or by none if the bundle was
+    /// kept. `None` if the version has none, if it cannot be read, or if it was not kept and either the data
+    /// block is in memory or only a kept one is wanted. The caller holds a pin, or the bundle may be gone.
     pub(crate) fn read_bundle(
         &self,
         place: &KeyPlace,
         key: &[u8],
         hash: u64,
+        wanted: WantedBytes,
         cache: &BlockCache,
     ) -> Option<ReadBundle> {
         let KeyPlace { own, partition, number } = place;
-        if self.is_in_memory(partition.blocks()[*number], cache) {
+        let kept = cache.kept_bundles();
+        let if_kept = wanted == WantedBytes::IfKept || self.is_in_memory(partition.blocks()[*number], cache);
+        if if_kept && !kept.has_any() {
+            return None;
+        }
+        let handle = partition.bundle_block(*own)?;
+        if if_kept && !cache.holds(self.entry.id, handle) {
             return None;
         }
         // Whatever goes wrong here, the data block has the record too.
-        let bundles = self.bundles(partition.bundle_block(*own)?, cache).ok()?;
+        let bundles = self.bundles(handle, cache).ok()?;
         for entry in bundles.find(*number, hash) {
-            let mut bytes = vec![0; entry.bundle.slice.len_bytes as usize];
-            if cache.ahead().read(&*self.log, entry.bundle.slice, &mut bytes).is_err() {
-                continue;
-            }
+            let slice = entry.bundle.slice;
+            let found = kept.get(slice);
+            let is_kept = found.is_some();
+            let read = || self.read_slice(slice, cache);
+            let Some(bytes) = found.or_else(|| if if_kept { None } else { read() }) else { continue };
             // Another key may have the same fingerprint.
             if let Some((found, value)) = decode_bundle(&bytes)
                 && found == key
             {
                 let value_start = bytes.len() - value.len();
+                if wanted == WantedBytes::Soon && !is_kept {
+                    kept.keep(slice, &bytes);
+                }
                 return Some(ReadBundle { bytes, value_start, edit: entry.bundle.edit });
             }
         }
         None
+    }
+}
+
+impl<L: LogStore> Table<L> {
+    /// The bytes of a slice outside of the table; `None` if they cannot be read.
+    fn read_slice(&self, slice: SlicePtr, cache: &BlockCache) -> Option<Arc<[u8]>> {
+        let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, slice.len_bytes as usize).collect();
+        let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
+        cache.ahead().read(&*self.log, slice, buf).ok()?;
+        Some(bytes)
     }
 }
 

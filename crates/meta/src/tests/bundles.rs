@@ -6,7 +6,7 @@ use warpfire_units::Seq;
 use super::model::make_domain;
 use super::small;
 use crate::testing::{ListSchema, Rng, clear_item, resolved, text_item};
-use crate::{Background, Batch, Engine, SliceStore, Store};
+use crate::{Background, Batch, Engine, SliceStore, Store, WantedBytes};
 
 type ListEngine = Engine<MemLog, ListSchema>;
 
@@ -53,7 +53,7 @@ fn read_all(engine: &ListEngine, expected: impl Fn(u64) -> Vec<u8>) -> u64 {
     let mut value = Vec::new();
     for turn in 0..FILES {
         let n = turn * 1237 % FILES;
-        assert!(engine.get_with_bytes(&key(n), &mut value).unwrap());
+        assert!(engine.get_with_bytes(&key(n), WantedBytes::Now, &mut value).unwrap());
         let read = resolved(&value, |slice, buf| engine.log().read(slice, buf)).unwrap();
         assert_eq!(read, expected(n), "file {n}");
     }
@@ -70,6 +70,38 @@ fn one_read_brings_a_record_and_its_bytes_after_merges() {
     engine.compact().unwrap();
     let reads = read_all(&engine, text);
     assert!(reads < FILES * 5 / 4, "{reads} reads for {FILES} files in one run");
+}
+
+/// A file is looked up, and its bytes are read by another call. Both together cost one read.
+#[test]
+fn bytes_that_are_wanted_soon_are_kept() {
+    let engine = filled();
+    engine.compact().unwrap();
+    let _pin = engine.pin().unwrap();
+    let resolve = |n: u64, wanted| {
+        let mut value = Vec::new();
+        assert!(engine.get_with_bytes(&key(n), wanted, &mut value).unwrap());
+        let read = resolved(&value, |slice, buf| engine.log().read(slice, buf)).unwrap();
+        assert_eq!(read, text(n), "file {n}");
+    };
+    for second in [WantedBytes::Now, WantedBytes::Soon, WantedBytes::IfKept] {
+        let before = engine.log().counters().reads;
+        for turn in 0..FILES {
+            let n = turn * 1237 % FILES;
+            let mut value = Vec::new();
+            assert!(engine.get_with_bytes(&key(n), WantedBytes::Soon, &mut value).unwrap());
+            resolve(n, second);
+        }
+        let reads = engine.log().counters().reads - before;
+        assert!(reads < FILES * 5 / 4, "{second:?}: {reads} reads for {FILES} files");
+    }
+    // A change of the bytes is seen at once.
+    resolve(5, WantedBytes::Soon);
+    change(&engine, 5, |batch, key| batch.put(key, &text_item(&[3; 8])));
+    let mut value = Vec::new();
+    assert!(engine.get_with_bytes(&key(5), WantedBytes::IfKept, &mut value).unwrap());
+    let read = resolved(&value, |slice, buf| engine.log().read(slice, buf)).unwrap();
+    assert_eq!(read, [3; 8]);
 }
 
 #[test]
@@ -127,7 +159,7 @@ fn cleaning_moves_bundles_whole() {
     let _pin = engine.pin().unwrap();
     let mut value = Vec::new();
     for n in (0..FILES).filter(|n| n % 4 == 0) {
-        assert!(engine.get_with_bytes(&key(n), &mut value).unwrap());
+        assert!(engine.get_with_bytes(&key(n), WantedBytes::Now, &mut value).unwrap());
         let read = resolved(&value, |_, _| unreachable!("its bytes came with the record")).unwrap();
         assert_eq!(read, text(n));
     }
@@ -167,7 +199,7 @@ fn a_domain_reads_on_past_the_bundles_of_its_origin() {
         let _pin = engine.pin().unwrap();
         let mut value = Vec::new();
         for n in 0..FILES {
-            let found = engine.get_with_bytes(&in_copy(n), &mut value).unwrap();
+            let found = engine.get_with_bytes(&in_copy(n), WantedBytes::Now, &mut value).unwrap();
             let read = found.then(|| resolved(&value, |slice, buf| engine.log().read(slice, buf)).unwrap());
             assert_eq!(read, expected(n), "file {n} of the copy");
         }
@@ -190,7 +222,7 @@ fn a_domain_reads_on_past_the_bundles_of_its_origin() {
     let _pin = engine.pin().unwrap();
     let mut value = Vec::new();
     for n in (0..FILES).map(|turn| turn * 1237 % FILES).filter(|n| n % 4 == 1) {
-        assert!(engine.get_with_bytes(&in_copy(n), &mut value).unwrap());
+        assert!(engine.get_with_bytes(&in_copy(n), WantedBytes::Now, &mut value).unwrap());
         let read = resolved(&value, |slice, buf| engine.log().read(slice, buf)).unwrap();
         assert_eq!(read, text(n + 1));
     }

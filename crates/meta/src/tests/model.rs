@@ -14,7 +14,7 @@ use crate::testing::{
 };
 use crate::{
     Background, Batch, Direction, Engine, EngineOptions, EngineSnapshot, KeyRange, MapStore, ScanPage,
-    SliceStore, SnapshotStore, Store,
+    SliceStore, SnapshotStore, Store, WantedBytes,
 };
 
 type TestEngine = Engine<MemLog, ListSchema>;
@@ -325,10 +325,12 @@ impl EngineAndTwin {
         }
         if at == Seq::MAX {
             let _pin = self.engine.pin().unwrap();
-            assert_eq!(self.engine.get_with_bytes(&key, &mut b).unwrap(), found);
             let read =
                 |value: &[u8]| resolved(value, |slice, buf| self.engine.log().read(slice, buf)).unwrap();
-            assert_eq!(read(&b), read(&a), "{key:?} with its bytes");
+            for wanted in [WantedBytes::Now, WantedBytes::Soon, WantedBytes::IfKept] {
+                assert_eq!(self.engine.get_with_bytes(&key, wanted, &mut b).unwrap(), found);
+                assert_eq!(read(&b), read(&a), "{key:?} with its bytes, {wanted:?}");
+            }
         }
     }
 

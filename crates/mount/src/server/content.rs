@@ -92,7 +92,12 @@ impl<E: Storage> Server<E> {
     pub(super) fn read_content(&self, req: &Request, ino: INodeNo, read: ReadRequest, reply: ReplyData) {
         let span = enter_request(req, "read", ino);
         let node = match self.content_node(ino, is_direct(read.flags)) {
-            Ok((node, _)) => node,
+            Ok((node, had_pages)) => {
+                if !had_pages {
+                    self.expected_reads.note_first_read();
+                }
+                node
+            }
             Err(Refusal(errno)) => return reply.error(errno),
         };
         let ReadRequest { offset, size, has_lock_owner, .. } = read;

@@ -22,10 +22,21 @@ impl<E: Storage> Server<E> {
         name: &[u8],
     ) -> RequestResult<Option<NodeRef>> {
         let groups = CallerGroups::of(req.pid());
-        self.node(parent).and_then(|dir| match self.fs.lookup(&caller(req, &groups), &dir, name) {
+        let (dir, caller) = (self.node(parent)?, caller(req, &groups));
+        let found = match self.expected_reads.expects_read() {
+            true => self.fs.lookup_to_read(&caller, &dir, name),
+            false => self.fs.lookup(&caller, &dir, name),
+        };
+        match found {
             Err(FsError::NotFound) => Ok(None),
-            other => Ok(Some(other?)),
-        })
+            found => {
+                let node = found?;
+                if node.kind() == FileKind::Regular {
+                    self.expected_reads.note_lookup();
+                }
+                Ok(Some(node))
+            }
+        }
     }
 
     /// Counts an answer that names a node. If the kernel remembers very many inodes, another thread asks it

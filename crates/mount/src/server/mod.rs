@@ -18,6 +18,7 @@ mod attributes_asked;
 mod carried;
 mod connection;
 mod content;
+mod expected_reads;
 mod filesystem;
 mod flags;
 mod init;
@@ -58,6 +59,7 @@ use carried::CarriedInodes;
 pub(crate) use carried::HeldView;
 pub(crate) use connection::KernelConnection;
 use content::opened;
+use expected_reads::ExpectedReads;
 use flags::file_kind;
 use listing::OpenDirs;
 pub(crate) use main_server::MainServer;
@@ -77,6 +79,8 @@ pub(crate) struct Server<E: Storage> {
     open_dirs: OpenDirs,
     checks: PermissionChecks,
     context: ServerContext,
+    /// Whether the files that are looked up are read.
+    expected_reads: ExpectedReads,
     /// Attributes that the kernel has asked for in a view.
     attributes_asked: AttributesAsked,
     /// In a view: the inodes of the transaction before.
@@ -120,6 +124,7 @@ impl<E: Storage> Server<E> {
             open_dirs: OpenDirs::new(),
             checks,
             context,
+            expected_reads: ExpectedReads::default(),
             attributes_asked: AttributesAsked::default(),
             carried: CarriedInodes::default(),
             shelf: Arc::default(),

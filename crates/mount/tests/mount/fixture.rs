@@ -49,15 +49,26 @@ impl MountFixture {
             skip(Need::Root, "only root can run a command as another user");
             return None;
         }
-        MountFixture::mounted_with(&MountOptions { allow_other: true, ..MountOptions::default() }, memory)
+        let options = MountOptions { allow_other: true, ..MountOptions::default() };
+        MountFixture::mounted_with(&options, EngineOptions::default(), memory)
     }
 
     /// Mounted with these options.
     pub fn mounted(options: &MountOptions) -> Option<MountFixture> {
-        MountFixture::mounted_with(options, MemoryLimits::default())
+        MountFixture::mounted_with(options, EngineOptions::default(), MemoryLimits::default())
     }
 
-    fn mounted_with(options: &MountOptions, memory: MemoryLimits) -> Option<MountFixture> {
+    /// Mounted with a cache of so many bytes.
+    pub fn with_cache(block_cache_bytes: u64) -> Option<MountFixture> {
+        let engine = EngineOptions { block_cache_bytes, ..EngineOptions::default() };
+        MountFixture::mounted_with(&MountOptions::default(), engine, MemoryLimits::default())
+    }
+
+    fn mounted_with(
+        options: &MountOptions,
+        engine: EngineOptions,
+        memory: MemoryLimits,
+    ) -> Option<MountFixture> {
         let (directory, views) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         // Temporary directories are closed to other users. What others may not see here, the mount has to
         // keep from them.
@@ -70,7 +81,7 @@ impl MountFixture {
             views_at: options.views_at.clone().or_else(|| Some(views.path().join("warpfire"))),
             ..options.clone()
         };
-        let (fs, pool) = filesystem_and_pool(memory);
+        let (fs, pool) = filesystem_and_pool(engine, memory);
         let session = mounted(Arc::clone(&fs), directory.path(), &options)?;
         Some(MountFixture { session: Some(session), directory, views, pool, fs })
     }
@@ -126,6 +137,11 @@ impl MountFixture {
     /// Payload bytes, of data and metadata alike, that have been written to the pool.
     pub fn written_bytes(&self) -> u64 {
         self.pool.counters().payload_bytes
+    }
+
+    /// Reads of the device.
+    pub fn device_reads(&self) -> u64 {
+        self.pool.counters().total.reads
     }
 
     /// Flushes of the device.
@@ -201,15 +217,18 @@ pub fn access_list_for(user: u32) -> Vec<u8> {
 
 /// An empty filesystem on a device in memory.
 pub fn filesystem() -> Arc<Fs<Engine<Log, FsSchema>>> {
-    filesystem_and_pool(MemoryLimits::default()).0
+    filesystem_and_pool(EngineOptions::default(), MemoryLimits::default()).0
 }
 
-fn filesystem_and_pool(memory: MemoryLimits) -> (Arc<Fs<Engine<Log, FsSchema>>>, Pool) {
+fn filesystem_and_pool(
+    options: EngineOptions,
+    memory: MemoryLimits,
+) -> (Arc<Fs<Engine<Log, FsSchema>>>, Pool) {
     let device: Arc<dyn Device> = Arc::new(MemDevice::new("memory", 256 << 20));
     let alone = CreateOptions { data: 1, parity: 0, zone_bytes: None, force: false };
     let pool = Pool::create(vec![device], &alone, &SystemRandom, SystemClock.now()).unwrap();
     let (log, recovered) = Log::create(pool.clone()).unwrap();
-    let engine = Arc::new(Engine::open(log, recovered, FsSchema, EngineOptions::default()).unwrap());
+    let engine = Arc::new(Engine::open(log, recovered, FsSchema, options).unwrap());
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     Fs::format(&*engine, &SystemClock, uid, gid).unwrap();
     let options = FsOptions { memory, ..FsOptions::default() };

@@ -7,6 +7,8 @@ mod chained;
 #[cfg(test)]
 mod coherence;
 #[cfg(test)]
+mod cold_reads;
+#[cfg(test)]
 mod files;
 #[cfg(test)]
 mod fixture;
