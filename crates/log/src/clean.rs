@@ -7,13 +7,14 @@ use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_env::{PlantedBug, begin_background_work, is_planted};
 use warpfire_format::segment::SegmentKind;
-use warpfire_pool::{StripeWork, Trimmed};
+use warpfire_pool::Trimmed;
 use warpfire_units::SegmentId;
 
 use crate::limits::{
     LOG_RESERVE_SEGMENTS, LOG_SEGMENTS_MIN, RECOVERY_RESERVE, RESERVE_PART, RESERVE_SEGMENTS_MIN,
 };
 use crate::log::Log;
+use crate::mend_step::PacedTurns;
 use crate::segment_table::{SegmentEntry, SegmentStage};
 use crate::store::{LogError, ScrubbedSegment, Space, WorkFor};
 use crate::stream::log_segments_in_bulk;
@@ -95,12 +96,9 @@ impl Log {
             (segment, later.count() as u64)
         };
         let Some(_guard) = self.guard(segment) else { return self.scrub_after(Some(segment), work_for) };
-        let mut after_stripe = |work: StripeWork| {
-            self.upkeep_limit.spend(work.read_bytes, work.written_bytes);
-            // Whoever ends the scrub does so between two segments.
-            let _ = self.take_turn(work_for, false);
-        };
-        let verified = match self.pool.verify_by_stripe(segment, &mut after_stripe) {
+        // Whoever ends the scrub does so between two segments.
+        let mut turns = PacedTurns { log: self, work_for, is_urgent: false, may_end: false };
+        let verified = match self.pool.verify_in_pieces(segment, &mut turns) {
             Ok(verified) => verified,
             Err(e) => return Err(LogError::Damaged(format!("{segment}: {e}").into())),
         };

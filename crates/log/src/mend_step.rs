@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use warpfire_env::sync::atomic::Ordering;
 use warpfire_env::{Clock, PlantedBug, SystemClock, begin_background_work, is_planted};
-use warpfire_pool::{PoolError, StripeWork, Suspects, Vacated};
+use warpfire_pool::{PieceWork, PoolError, Suspects, Turns, Vacated};
 use warpfire_units::SegmentId;
 
 use crate::log::Log;
@@ -30,6 +30,31 @@ impl Drop for SegmentGuard<'_> {
         self.log.segment_table.lock().free(self.segment);
         // The segment may be free now: the next sync logs that.
         self.log.changes.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The turns of upkeep: pieces that are as long, and follow each other as fast, as the limit allows.
+pub(crate) struct PacedTurns<'a> {
+    pub(crate) log: &'a Log,
+    pub(crate) work_for: WorkFor<'a>,
+    /// Whether the work is on data that has no redundancy left.
+    pub(crate) is_urgent: bool,
+    /// Whether its caller may end the work in the middle.
+    pub(crate) may_end: bool,
+}
+
+impl Turns for PacedTurns<'_> {
+    fn piece_bytes(&self) -> u64 {
+        match self.work_for {
+            WorkFor::Caller => u64::MAX,
+            WorkFor::Pool(_) => self.log.upkeep_limit.piece_bytes(),
+        }
+    }
+
+    fn after_piece(&mut self, work: PieceWork) -> ControlFlow<()> {
+        self.log.upkeep_limit.spend(work.read_bytes, work.written_bytes);
+        let turn = self.log.take_turn(self.work_for, self.is_urgent);
+        if self.may_end { turn } else { ControlFlow::Continue(()) }
     }
 }
 
@@ -75,13 +100,10 @@ impl Log {
             if survey.unsound.contains(&segment) { Suspects::Unverified } else { Suspects::Recorded };
         let nothing_moves = Vacated::default();
         let vacated = if survey.missing_bytes == 0 { &survey.vacated } else { &nothing_moves };
-        let mut after_stripe = |work: StripeWork| {
-            self.upkeep_limit.spend(work.read_bytes, work.written_bytes);
-            self.take_turn(work_for, left == 0)
-        };
+        let mut turns = PacedTurns { log: self, work_for, is_urgent: left == 0, may_end: true };
         let mut resilvered = self
             .pool
-            .resilver_by_stripe(segment, suspects, vacated, &mut after_stripe)
+            .resilver_in_pieces(segment, suspects, vacated, &mut turns)
             .map_err(|e| self.latch.on_write(e))?;
         if resilvered.is_ended {
             return Ok(false);

@@ -1,6 +1,8 @@
 //! The limit of upkeep: whether the work that makes segments whole goes on by itself now, and how fast.
 //!
-//! Background work looks at the limit after each stripe (`look`), and waits as long as that says.
+//! Background work looks at the limit after each piece (`look`), and waits as long as that says. Without
+//! programs a piece is a stripe. Beside them it is so short (`piece_bytes`) that a read of theirs which meets
+//! it waits about as long as for another read.
 //!
 //! ```text
 //!   look
@@ -12,7 +14,7 @@
 //! ```
 //!
 //! The *best rate* is the bytes that the work itself has moved, over the time that it has worked. It is
-//! measured while programs do not use the devices, or from the first stripes if they always do.
+//! measured while programs do not use the devices, or from the first pieces if they always do.
 //!
 //! # Invariants
 //! 1. While upkeep is paused, no step begins by itself (`may_work`). A command that asks for the work goes on
@@ -20,8 +22,10 @@
 //!    (`command`).
 //! 2. Only operations that programs wait for slow the work down. Its own never do, however long a step is
 //!    (`tests::a_step_without_programs_never_waits`).
-//! 3. Over any time longer than `BURST_NANOS`, the work moves what its rate allows, and one stripe more.
+//! 3. Over any time longer than `BURST_NANOS`, the work moves what its rate allows, and one piece more.
 //! 4. The count of written bytes never falls.
+//! 5. Beside programs no piece takes the devices for longer than `PIECE_NANOS` at the best rate, but for
+//!    those of `PIECE_BYTES_MIN`.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -34,6 +38,15 @@ const BUSY_NANOS: u64 = 50_000_000;
 /// Unused bytes may be used later, at most as many as come in this time.
 const BURST_NANOS: u64 = 50_000_000;
 
+/// The same beside programs, if no rate is wished: what the work did not use is theirs.
+const BURST_BESIDE_NANOS: u64 = 2_000_000;
+
+/// How long a piece takes the devices beside programs, at the best rate.
+const PIECE_NANOS: u64 = 150_000;
+
+/// The shortest piece beside programs, in bytes. Shorter ones would cost more than they move.
+const PIECE_BYTES_MIN: u64 = 128 << 10;
+
 /// The longest wait until the next look: programs may have ended by then.
 const WAIT_NANOS_MAX: u64 = 50_000_000;
 
@@ -43,8 +56,8 @@ const WAIT_NANOS_MIN: u64 = 100_000;
 /// How long the work is measured for a rate.
 const MEASURED_NANOS: u64 = 50_000_000;
 
-/// A longer time between two looks was not spent on a stripe.
-const STRIPE_NANOS_MAX: u64 = 1_000_000_000;
+/// A longer time between two looks was not spent on a piece.
+const WORKED_NANOS_MAX: u64 = 1_000_000_000;
 
 /// The slowest rate that upkeep gives itself, in bytes a second.
 const LEAST_BYTES: u64 = 16 << 20;
@@ -81,11 +94,12 @@ struct Pace {
     program_ops: u64,
     /// Programs count as using the devices until then.
     busy_until_nanos: u64,
-    /// Bytes that may be moved now; negative if a stripe has taken more than there were.
+    /// Bytes that may be moved now; negative if a piece has taken more than there were.
     credit_bytes: i64,
     moved_bytes: u64,
     /// Whether the last look said to go on.
     is_working: bool,
+    was_busy: bool,
     measured_bytes: u64,
     measured_nanos: u64,
     best_bytes: u64,
@@ -116,19 +130,35 @@ impl Pace {
     fn rate_bytes(&self, wished_bytes: u64, look: Look) -> Option<u64> {
         match wished_bytes {
             0 if look.now_nanos >= self.busy_until_nanos => None,
-            0 => {
-                let measured = per_second(self.measured_bytes, self.measured_nanos);
-                let best = if self.best_bytes == 0 { measured } else { self.best_bytes };
-                Some((best / if look.is_urgent { 2 } else { 4 }).max(LEAST_BYTES))
-            }
+            0 => Some((self.best_rate() / if look.is_urgent { 2 } else { 4 }).max(LEAST_BYTES)),
             wished => Some(wished),
         }
     }
 
-    /// Measures the work since the last look.
+    fn best_rate(&self) -> u64 {
+        match self.best_bytes {
+            0 => per_second(self.measured_bytes, self.measured_nanos),
+            best => best,
+        }
+    }
+
+    /// Most bytes of the next piece.
+    fn piece_bytes(&self) -> u64 {
+        if self.looked_nanos >= self.busy_until_nanos {
+            return u64::MAX;
+        }
+        bytes_in(self.best_rate(), PIECE_NANOS).unsigned_abs().max(PIECE_BYTES_MIN)
+    }
+
+    /// Measures the work since the last look. Programs that use the devices make it slower, and so do short
+    /// pieces: a rate that was measured beside programs is too low, and never too high.
     fn measure(&mut self, bytes: u64, nanos: u64, is_busy: bool) {
-        let is_stripe = self.is_working && bytes > 0 && nanos < STRIPE_NANOS_MAX;
-        if !is_stripe || (is_busy && self.best_bytes > 0) {
+        if is_busy != self.was_busy {
+            self.was_busy = is_busy;
+            (self.measured_bytes, self.measured_nanos) = (0, 0);
+        }
+        let has_worked = self.is_working && bytes > 0 && nanos < WORKED_NANOS_MAX;
+        if !has_worked {
             return;
         }
         self.measured_bytes += bytes;
@@ -156,7 +186,8 @@ impl Pace {
         let spent_bytes = i64::try_from(spent_bytes).unwrap_or(i64::MAX);
         let credit = self.credit_bytes.saturating_sub(spent_bytes);
         let credit = credit.saturating_add(bytes_in(rate, elapsed_nanos));
-        self.credit_bytes = credit.min(bytes_in(rate, BURST_NANOS));
+        let burst_nanos = if wished_bytes == 0 { BURST_BESIDE_NANOS } else { BURST_NANOS };
+        self.credit_bytes = credit.min(bytes_in(rate, burst_nanos));
         if self.credit_bytes >= 0 {
             return 0;
         }
@@ -196,7 +227,7 @@ impl UpkeepLimit {
         UpkeepCommand(self)
     }
 
-    /// How long the work is to wait before its next stripe, in nanoseconds. It looks again after that, and
+    /// How long the work is to wait before its next piece, in nanoseconds. It looks again after that, and
     /// goes on at 0.
     pub(crate) fn look(&self, look: Look) -> u64 {
         let mut pace = self.pace.lock();
@@ -204,6 +235,11 @@ impl UpkeepLimit {
         let wait = if self.commands.load(Relaxed) > 0 { 0 } else { wait };
         pace.is_working = wait == 0;
         wait
+    }
+
+    /// Most bytes that the work may read or write at once now.
+    pub(crate) fn piece_bytes(&self) -> u64 {
+        if self.commands.load(Relaxed) > 0 { u64::MAX } else { self.pace.lock().piece_bytes() }
     }
 
     /// Takes note of bytes of columns that were read and written.
@@ -232,11 +268,12 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const MILLI: u64 = 1_000_000;
 
-    /// Upkeep whose stripes take a millisecond and move a mebibyte, beside programs with an operation at
+    /// Upkeep whose pieces take `nanos_of_work` and move a mebibyte, beside programs with an operation at
     /// every `program_nanos`.
     struct Life {
         limit: UpkeepLimit,
         now_nanos: u64,
+        nanos_of_work: u64,
         program_nanos: u64,
         is_urgent: bool,
     }
@@ -246,6 +283,7 @@ mod tests {
             Life {
                 limit: UpkeepLimit::default(),
                 now_nanos: 7 * SECOND_NANOS,
+                nanos_of_work: MILLI,
                 program_nanos,
                 is_urgent: false,
             }
@@ -261,7 +299,7 @@ mod tests {
                 match self.limit.look(look) {
                     0 => {
                         self.limit.spend(MIB * 3 / 4, MIB / 4);
-                        self.now_nanos += MILLI;
+                        self.now_nanos += self.nanos_of_work;
                     }
                     wait => {
                         waited += wait;
@@ -318,7 +356,7 @@ mod tests {
         for program_nanos in [5 * MILLI, u64::MAX] {
             let mut life = Life::new(program_nanos);
             life.limit.wish_rate(Some(10 * MIB));
-            // A stripe and what comes in 50 ms, and then the rate.
+            // A piece and what comes in 50 ms, and then the rate.
             assert!(life.live(10).0 <= 2, "no burst");
             assert_near(life.live(10_000).0, 100);
             life.limit.wish_rate(None);
@@ -331,7 +369,7 @@ mod tests {
         life.limit.wish_rate(Some(100 * MIB));
         life.live(1_000);
         life.now_nanos += 3_600 * SECOND_NANOS;
-        assert!(life.live(100).0 <= 10 + 5 + 1, "what comes in 50 ms, and a stripe");
+        assert!(life.live(100).0 <= 10 + 5 + 1, "what comes in 50 ms, and a piece");
     }
 
     #[test]
@@ -345,6 +383,49 @@ mod tests {
         assert_eq!(life.limit.look(look), 0);
         drop(command);
         assert!(life.limit.look(look) > 0, "the debt is still there");
+    }
+
+    #[test]
+    fn a_piece_is_short_beside_programs_and_has_no_bound_without() {
+        let mut life = Life::new(u64::MAX);
+        life.live(200);
+        assert_eq!(life.limit.piece_bytes(), u64::MAX);
+        life.program_nanos = 5 * MILLI;
+        life.live(20);
+        // A mebibyte took a millisecond.
+        assert_near(life.limit.piece_bytes(), MIB * 15 / 100);
+        let command = UpkeepLimit::command(&life.limit);
+        assert_eq!(life.limit.piece_bytes(), u64::MAX, "a command waits for the work");
+        drop(command);
+        life.program_nanos = u64::MAX;
+        life.live(110);
+        assert_eq!(life.limit.piece_bytes(), u64::MAX);
+        let mut slow = Life::new(5 * MILLI);
+        slow.live(1);
+        assert_eq!(slow.limit.piece_bytes(), PIECE_BYTES_MIN, "nothing is known yet");
+    }
+
+    #[test]
+    fn beside_programs_nothing_is_saved_for_later() {
+        let mut life = Life::new(u64::MAX);
+        life.live(200);
+        life.program_nanos = 5 * MILLI;
+        life.live(100);
+        // The work was kept from looking for a while, as by a full machine.
+        life.now_nanos += 40 * MILLI;
+        assert!(life.live(4).0 <= 2, "what comes in 6 ms, and a piece");
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_best_moment_also_for_work_that_is_never_alone() {
+        let mut life = Life::new(5 * MILLI);
+        life.nanos_of_work = 4 * MILLI;
+        life.live(1_000);
+        life.nanos_of_work = MILLI;
+        life.live(1_000);
+        assert_near(life.live(2_000).0, 500);
+        life.nanos_of_work = 2 * MILLI;
+        assert_near(life.live(2_000).0, 500);
     }
 
     #[test]

@@ -20,12 +20,14 @@ mod newer_session;
 pub(crate) mod open;
 // Rewrites the damaged columns of a segment to fresh zones.
 pub(crate) mod resilver;
+// Writes the stripes of a column to its new zone, piece by piece.
+mod rewrite_column;
 // Writes roots, and tracks the place of the next one on each device.
 pub(crate) mod roots;
 // Finds out which devices belong together, without opening their pool.
 pub(crate) mod scan;
-// The cost of one stripe of work that takes long.
-pub(crate) mod stripe_work;
+// The pieces of a work that takes long: what they cost, and how it goes on.
+pub(crate) mod piece_work;
 pub(crate) mod tune;
 // Walks the stripes of a segment that was open at a crash.
 pub(crate) mod walk_open_segment;

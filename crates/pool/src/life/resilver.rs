@@ -23,21 +23,16 @@
 //! 5. A segment never has two columns on one device (assert in `SegmentDescriptor::move_column`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use warpfire_env::{AlignedBuf, PlantedBug, is_planted};
-use warpfire_format::crc32c;
-use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentKind, SegmentState};
-use warpfire_format::stripe::{StripeHeader, inline_start};
+use warpfire_env::{PlantedBug, is_planted};
+use warpfire_format::segment::{LostColumn, SegmentDescriptor, SegmentState};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
-use crate::device::devices::is_refused;
 use crate::error::PoolError;
-use crate::life::stripe_work::{AfterStripe, StripeWork};
+use crate::life::piece_work::{AtOnce, PieceWork, Turns, next_piece};
 use crate::pool::{Inner, Pool};
 use crate::read::read_stripe::ColumnWait;
-use crate::segment::header_readahead::HeaderReadahead;
 use crate::segment::pool_segment::PoolSegment;
 use crate::segment::stripe_index::StripePlace;
 
@@ -157,19 +152,19 @@ impl Pool {
         suspects: Suspects,
         vacated: &Vacated,
     ) -> Result<ResilveredSegment, PoolError> {
-        self.resilver_by_stripe(id, suspects, vacated, &mut |_| ControlFlow::Continue(()))
+        self.resilver_in_pieces(id, suspects, vacated, &mut AtOnce)
     }
 
-    /// As [`resilver`](Self::resilver). If `after_stripe` ends the work, the segment stays as it was.
+    /// As [`resilver`](Self::resilver). If `turns` end the work, the segment stays as it was.
     ///
     /// # Errors
     /// As `resilver`.
-    pub fn resilver_by_stripe(
+    pub fn resilver_in_pieces(
         &self,
         id: SegmentId,
         suspects: Suspects,
         vacated: &Vacated,
-        after_stripe: &mut AfterStripe<'_>,
+        turns: &mut dyn Turns,
     ) -> Result<ResilveredSegment, PoolError> {
         let inner = &self.inner;
         inner.check_writable()?;
@@ -180,7 +175,7 @@ impl Pool {
         let places = segment.stripes.read().places();
         let mut descriptor = segment.descriptor(SegmentState::Sealed);
         if suspects != Suspects::Recorded {
-            let Some(damaged) = inner.damaged_columns(&segment, &places, after_stripe) else {
+            let Some(damaged) = inner.damaged_columns(&segment, &places, turns) else {
                 return Ok(ResilveredSegment::unchanged(descriptor));
             };
             damaged.into_iter().for_each(|lost| _ = descriptor.note_lost(lost));
@@ -195,7 +190,7 @@ impl Pool {
         let (written, failure) = if is_planted(PlantedBug::ResilverSkipped) {
             (Vec::new(), None)
         } else {
-            match inner.write_columns(&segment, &places, &descriptor, vacated, after_stripe)? {
+            match inner.write_columns(&segment, &places, &descriptor, vacated, turns)? {
                 Some(done) => done,
                 None => return Ok(ResilveredSegment::unchanged(segment.descriptor(SegmentState::Sealed))),
             }
@@ -233,17 +228,20 @@ impl Pool {
     /// # Errors
     /// `UnknownSegment`.
     pub fn verify(&self, id: SegmentId) -> Result<VerifiedSegment, PoolError> {
-        self.verify_by_stripe(id, &mut |_| {})
+        self.verify_in_pieces(id, &mut AtOnce)
     }
 
-    /// As [`verify`](Self::verify), and calls `after_stripe` after each stripe, which may wait.
+    /// As [`verify`](Self::verify), piece by piece. `turns` may wait, and do not end the work.
     ///
     /// # Errors
     /// As `verify`.
-    pub fn verify_by_stripe(
+    ///
+    /// # Panics
+    /// If `turns` end the work.
+    pub fn verify_in_pieces(
         &self,
         id: SegmentId,
-        after_stripe: &mut dyn FnMut(StripeWork),
+        turns: &mut dyn Turns,
     ) -> Result<VerifiedSegment, PoolError> {
         let inner = &self.inner;
         let segment = inner.segment(id)?;
@@ -252,11 +250,7 @@ impl Pool {
         for place in &places {
             (0..segment.width()).for_each(|column| inner.checksums.remove(&segment, place.stripe, column));
         }
-        let after_stripe = &mut |work| {
-            after_stripe(work);
-            ControlFlow::Continue(())
-        };
-        let damaged = inner.damaged_columns(&segment, &places, after_stripe);
+        let damaged = inner.damaged_columns(&segment, &places, turns);
         let is_whole = damaged.expect("nothing ends the work").is_empty();
         if !is_whole {
             inner.note_damage(id);
@@ -291,31 +285,40 @@ impl Pool {
 
 impl Inner {
     /// Columns with a block that does not verify, among those on devices that take writes, each with the
-    /// first stripe that has such a block. `None` if `after_stripe` has ended the work.
+    /// first stripe that has such a block. `None` if `turns` have ended the work.
     fn damaged_columns(
         &self,
         segment: &PoolSegment,
         places: &[StripePlace],
-        after_stripe: &mut AfterStripe<'_>,
+        turns: &mut dyn Turns,
     ) -> Option<Vec<LostColumn>> {
         // A column leaves `whole` at its first bad block and is not read any further.
         let mut whole: Vec<usize> =
             (0..segment.width()).filter(|c| self.devices.writable(segment.columns[*c].0)).collect();
         let mut damaged = Vec::new();
         for place in places {
-            let shards = self.read_columns(segment, place, &whole, 0..place.rows, ColumnWait::Patient);
-            let read_columns = whole.len();
-            whole.retain(|column| {
-                let shard = shards.iter().find(|s| s.column == *column);
-                let is_sound = shard.is_some_and(|s| (0..place.rows).all(|row| s.is_sound(row)));
-                if !is_sound {
-                    let column = u16::try_from(*column).expect("a segment has at most 250 columns");
-                    damaged.push(LostColumn { column, first_stripe: place.stripe });
+            let mut left = 0..place.rows;
+            loop {
+                let rows = next_piece(turns, left.clone(), whole.len());
+                let shards = self.read_columns(segment, place, &whole, rows.clone(), ColumnWait::Patient);
+                let work = PieceWork::of(rows.len(), whole.len(), 0);
+                whole.retain(|column| {
+                    let shard = shards.iter().find(|s| s.column == *column);
+                    let is_sound = shard.is_some_and(|s| rows.clone().all(|row| s.is_sound(row)));
+                    if !is_sound {
+                        let column = u16::try_from(*column).expect("a segment has at most 250 columns");
+                        damaged.push(LostColumn { column, first_stripe: place.stripe });
+                    }
+                    is_sound
+                });
+                if turns.after_piece(work).is_break() {
+                    return None;
                 }
-                is_sound
-            });
-            if after_stripe(StripeWork::of(place, read_columns, 0)).is_break() {
-                return None;
+                left.start = rows.end;
+                // A stripe without rows has one piece: its headers.
+                if left.is_empty() {
+                    break;
+                }
             }
         }
         Some(damaged)
@@ -323,7 +326,7 @@ impl Inner {
 
     /// Writes to fresh zones the columns of a descriptor that are lost on devices that take writes, or lie on
     /// `vacated` devices. They are durable on return. Returns the columns that were written, and why another
-    /// one was not. The zones of those are free again. `None` if `after_stripe` has ended the work: then all
+    /// one was not. The zones of those are free again. `None` if `turns` have ended the work: then all
     /// of them are.
     fn write_columns(
         &self,
@@ -331,7 +334,7 @@ impl Inner {
         places: &[StripePlace],
         descriptor: &SegmentDescriptor,
         vacated: &Vacated,
-        after_stripe: &mut AfterStripe<'_>,
+        turns: &mut dyn Turns,
     ) -> Result<Option<WrittenColumns>, PoolError> {
         let moment = self.devices.moment();
         let (mut written, mut failure) = self.take_targets(segment, descriptor, vacated);
@@ -339,20 +342,20 @@ impl Inner {
             if written.is_empty() {
                 break;
             }
-            let work = match self.write_shards(segment, place, &written, moment) {
-                Ok(work) => work,
+            let goes_on = match self.write_shards(segment, place, &written, moment, turns) {
+                Ok(goes_on) => goes_on,
                 Err(e) => {
                     failure = Some(e);
                     self.free_zones(written.drain(..).map(|m| m.to));
                     break;
                 }
             };
-            failure = self.free_unwritable(&mut written, moment).or(failure);
-            if after_stripe(work).is_break() {
+            if goes_on.is_break() {
                 // No reader and no descriptor has seen them.
                 self.free_zones(written.drain(..).map(|m| m.to));
                 return Ok(None);
             }
+            failure = self.free_unwritable(&mut written, moment).or(failure);
         }
         if written.is_empty() {
             return Ok(Some((written, failure)));
@@ -441,106 +444,5 @@ impl Inner {
         }
         self.free_zones(dropped.into_iter().map(|m| m.to));
         Some(self.failed())
-    }
-
-    /// Writes one stripe's shards of some columns to their new zones. A device that fails the write is
-    /// dropped.
-    fn write_shards(
-        &self,
-        segment: &PoolSegment,
-        place: &StripePlace,
-        moves: &[ColumnMove],
-        moment: u64,
-    ) -> Result<StripeWork, PoolError> {
-        // Sequence, lengths and inline payload are in every header of the stripe: any one that verifies will
-        // do.
-        let found = self
-            .headers_at(segment, place.stripe, place.block, Some(place.rows), &mut HeaderReadahead::default())
-            .ok_or(PoolError::Unreadable {
-                segment: segment.id,
-                stripe: place.stripe,
-                readable: 0,
-                needed: segment.needed(),
-            })?;
-        let (contents, read_columns) = self.shard_contents(segment, place, moves)?;
-        let mut shards = Vec::with_capacity(moves.len());
-        for (moved, blocks) in moves.iter().zip(&contents) {
-            let mut shard = AlignedBuf::zeroed((usize::from(place.rows) + 1) * BLOCK_BYTES);
-            let (header, rows) = shard.split_at_mut(BLOCK_BYTES);
-            rows.copy_from_slice(&blocks[..usize::from(place.rows) * BLOCK_BYTES]);
-            // The header block of a mirror holds payload too. It is copied, because reconstruction covers
-            // rows only.
-            if segment.kind == SegmentKind::Mirror {
-                let start = inline_start(place.rows);
-                header[start..start + found.inline.len()].copy_from_slice(&found.inline);
-            }
-            let crcs: Vec<u32> = rows.chunks_exact(BLOCK_BYTES).map(crc32c).collect();
-            StripeHeader {
-                identity: segment.identity(self.uuid, place.stripe, usize::from(moved.column)),
-                sequence: found.sequence,
-                rows: place.rows,
-                payload_bytes: u32::try_from(found.payload_bytes)
-                    .expect("the header's own field has 32 bits"),
-            }
-            .encode(header, &crcs);
-            debug_assert!(StripeHeader::decode(header).is_ok(), "a written header decodes");
-            shards.push(((moved.to.0, self.zone_offset(moved.to.1, place.block)), shard));
-        }
-        let mut ops: Vec<_> = shards
-            .iter()
-            .filter_map(|(at, shard)| self.devices.write_op_since(moment, *at, shard.into()))
-            .collect();
-        self.devices.run(&mut ops);
-        // A full host refuses a write and keeps its device.
-        let work = StripeWork::of(place, read_columns, moves.len());
-        if ops.iter().any(is_refused) { Err(self.failed()) } else { Ok(work) }
-    }
-
-    /// The rows of some columns of a stripe, in the order of `moves`: copied where they verify, reconstructed
-    /// where they do not. And how many columns were read for that.
-    fn shard_contents(
-        &self,
-        segment: &PoolSegment,
-        place: &StripePlace,
-        moves: &[ColumnMove],
-    ) -> Result<(Vec<AlignedBuf>, usize), PoolError> {
-        let columns: Vec<usize> = moves.iter().map(|m| usize::from(m.column)).collect();
-        // A column that missed this stripe is not read in vain.
-        let missed = segment.lost.lock().clone();
-        let has_stripe = |column: &usize| {
-            let misses = |l: &LostColumn| usize::from(l.column) == *column && l.first_stripe <= place.stripe;
-            self.devices.writable(segment.columns[*column].0) && !missed.iter().any(misses)
-        };
-        let own: Vec<usize> = columns.iter().copied().filter(has_stripe).collect();
-        let own_columns = own.len();
-        let own = self.read_columns(segment, place, &own, 0..place.rows, ColumnWait::Limited);
-        let copy_of =
-            |column: usize, row: u16| own.iter().find(|s| s.column == column).filter(|s| s.is_sound(row));
-        let bad = |column: &usize| (0..place.rows).any(|row| copy_of(*column, row).is_none());
-        let lost: Vec<usize> = columns.iter().copied().filter(bad).collect();
-        let rows: Vec<u16> =
-            (0..place.rows).filter(|row| lost.iter().any(|c| copy_of(*c, *row).is_none())).collect();
-        let reconstructed =
-            if lost.is_empty() { None } else { Some(self.reconstruct(segment, place, &lost, rows)?) };
-        let content = |column: &usize| {
-            let mut blocks = AlignedBuf::zeroed(usize::from(place.rows) * BLOCK_BYTES);
-            for (row, block) in (0..place.rows).zip(blocks.chunks_exact_mut(BLOCK_BYTES)) {
-                block.copy_from_slice(match copy_of(*column, row) {
-                    Some(shard) => shard.rows(row..row + 1),
-                    None => reconstructed
-                        .as_ref()
-                        .expect("a row without a copy is reconstructed")
-                        .block(*column, row),
-                });
-            }
-            blocks
-        };
-        // Without parity the lost columns are read once more, and nothing else.
-        let others = match (&reconstructed, segment.parity) {
-            (None, _) => 0,
-            (Some(_), 0) => lost.len(),
-            (Some(_), _) => segment.needed(),
-        };
-        Ok((columns.iter().map(content).collect(), own_columns + others))
     }
 }

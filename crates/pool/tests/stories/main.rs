@@ -15,6 +15,8 @@ mod offline;
 #[cfg(test)]
 mod opening;
 #[cfg(test)]
+mod pieces;
+#[cfg(test)]
 mod reading;
 #[cfg(test)]
 mod recovery;
