@@ -1,4 +1,4 @@
-//! The device reads of small files of which nothing is in memory: each costs one, by its name or opened first.
+//! The device reads of small files of which nothing is in memory: each costs one, by its name or opened.
 
 use warpfire::{OpenOptions, Pool, Warpfire};
 

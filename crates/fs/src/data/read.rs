@@ -252,7 +252,7 @@ impl<E: Storage> Fs<E> {
         let mut scratch = Scratch::take();
         let wanted = match fill.start {
             0 if fill.buf.len() as u64 >= state.attrs.size_bytes => WantedBytes::Now,
-            // Who reads the first part of a file mostly reads the others.
+            // A reader of the first part of a file mostly reads the others.
             0 => WantedBytes::Soon,
             _ => WantedBytes::IfKept,
         };

@@ -2,8 +2,8 @@
 //! bytes are read by another call.
 //!
 //! # Invariants
-//! 1. A kept bundle is never stale: its place is its name, each byte of a segment is written once, and segment
-//!    ids are not reused. A place is asked for only while a table names it.
+//! 1. A kept bundle is never stale: its place is its name, each byte of a segment is written once, and
+//!    segment ids are not reused. A place is asked for only while a table names it.
 //! 2. The bundles have at most `bytes_max` bytes, their overhead included (assert in `keep`).
 
 use std::collections::VecDeque;
