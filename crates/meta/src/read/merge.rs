@@ -199,7 +199,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         self.merge_origin(table, origin, ORIGINS_MAX, range, wanted, page)
     }
 
-    /// Reads a page of a domain with this origin. `depth` bounds the origins of hostile records.
+    /// Reads a page of a domain with this origin. At most `depth` domains follow each other by their origins.
     fn merge_origin(
         &self,
         table: &Arc<OriginTable>,
@@ -236,9 +236,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             }
             if below.wants_page() {
                 below.read_page(forward, |rest, page| match table.origin_of(rest.start) {
-                    Some(next) if depth > 1 => {
-                        self.merge_origin(table, next, depth - 1, rest, below_at, page)
-                    }
+                    Some(next) => self.merge_origin(table, next, depth - 1, rest, below_at, page),
                     _ => self.scan_domain(rest, below_at, false, page),
                 })?;
                 page.has_passed_damage |= below.page.has_passed_damage;

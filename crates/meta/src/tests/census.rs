@@ -346,6 +346,25 @@ fn held_bytes_and_bytes_that_have_no_name_yet_count_as_live() {
     check_counts(&engine);
 }
 
+/// A memtable is frozen and its flush has not begun: names are in it and in the active one.
+#[test]
+fn names_in_a_frozen_memtable_and_in_the_active_one_count() {
+    let engine = open(100, Background::Manual);
+    // More names in the frozen memtable than in the active one, and of other bytes.
+    for n in 0..30 {
+        write(&engine, &file(n), &[bytes(n, 3000)]);
+    }
+    assert!(engine.inner_for_tests().freeze().unwrap());
+    for n in 20..40 {
+        write(&engine, &file(n), &[bytes(n, 5000)]);
+    }
+    let copied = slices_of(&engine, &file(25));
+    name(&engine, &file(100), &copied);
+    check_counts(&engine);
+    rest(&engine);
+    check_counts(&engine);
+}
+
 /// Copies and overwrites by several threads, beside flushes, compaction, cleaning and one census after the
 /// other.
 #[test]

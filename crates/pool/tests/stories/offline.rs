@@ -9,7 +9,7 @@ use warpfire_pool::{
     Vacated,
 };
 use warpfire_sim_env::{Cut, DeviceSpec, DistinctNumbers, Event, Fault, OpClass, SimWorld};
-use warpfire_units::DeviceIndex;
+use warpfire_units::{BLOCK_BYTES, DeviceIndex};
 
 use crate::rig::{
     DEVICE_BYTES, WrittenSegment, assert_reads, devices_without, id, open, open_with, pattern, read, world,
@@ -159,6 +159,23 @@ fn a_column_gets_no_stripe_behind_one_that_it_missed() {
             assert!(read(&pool, *slice).unwrap() == pattern(*n, 9000), "without another device");
         }
     }
+}
+
+#[test]
+fn stripes_that_a_column_missed_are_not_read_from_it() {
+    let (world, pool) = world(6, 3, 2, 1);
+    let written = fail_a_write(&world, &pool, 1);
+    pool.take_online(pool.failed_device(AWAY).expect("it has failed")).unwrap();
+    let column = written.descriptor.columns.iter().position(|(d, _)| *d == AWAY).unwrap() as u16;
+    assert_eq!(written.descriptor.lost, [LostColumn { column, first_stripe: 0 }]);
+    let read_bytes = || world.sims()[1].counters().read_bytes;
+    let before = read_bytes();
+    let mended = pool.resilver(id(1), Suspects::Recorded, &Vacated::default()).unwrap();
+    assert_eq!((mended.moves.len(), mended.descriptor.lost.len()), (1, 0));
+    // The search for a header that verifies asks every column of the one stripe.
+    assert_eq!(read_bytes() - before, BLOCK_BYTES as u64);
+    pool.free_old_zones(mended.old_zones);
+    assert_reads(&pool, &WrittenSegment { descriptor: mended.descriptor, ..written });
 }
 
 /// A reset is as volatile as a write: a device that lost its power holds the old stripes again.
