@@ -1,5 +1,6 @@
 //! Versions that only persistent snapshots and the origins of domains see: in runs of the past.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use warpfire_log::{Admit, MemLog, MemLogOptions, RecoveredLog};
@@ -275,6 +276,68 @@ fn tables_that_nobody_reads_any_more_go_unread() {
     assert!(!has_opened_past(&engine), "no table of the past was read for it");
     assert!(past_tables(&engine) < tables / 2, "{} of {tables} tables are left", past_tables(&engine));
     assert!((0..500).all(|n| value(&engine, &key(n), last) == Some(text_item(&[9; 15]))));
+}
+
+/// The log fails at each sync of the merges in turn, and then the power goes.
+#[test]
+fn a_cut_at_any_sync_of_a_merge_that_retires_keeps_every_moment() {
+    let base = open(MemLog::new(), RecoveredLog::empty());
+    let key = |n: u8| format!("file {n:03}").into_bytes();
+    let mut moments = Vec::new();
+    for round in 0..8u8 {
+        for n in (0..60).filter(|n| (n + round).is_multiple_of(3)) {
+            match (n ^ round) % 4 {
+                0 => delete(&base, &key(n)),
+                1 => add(&base, &key(n), &[round]),
+                _ => put(&base, &key(n), &[round; 15]),
+            }
+        }
+        let seq = make_snapshot(&base);
+        moments.push((seq, listed(&base, seq)));
+        base.flush().unwrap();
+    }
+    base.sync(Seq::MAX).unwrap();
+    let newest = listed(&base, Seq::MAX);
+    let dropped = moments.remove(3).0;
+    let work = |engine: &TestEngine| -> Result<(), Box<dyn Error>> {
+        engine.compact()?;
+        if value(engine, &snapshot_key(dropped), Seq::MAX).is_some() {
+            let mut batch = Batch::new();
+            batch.delete(&snapshot_key(dropped));
+            engine.drop_snapshot(dropped, &batch)?;
+        }
+        while engine.background_step()? {}
+        engine.compact()?;
+        engine.sync(Seq::MAX)?;
+        Ok(())
+    };
+    let mut has_retired = [false; 2];
+    let mut syncs = 0;
+    loop {
+        let (log, recovered) = base.log().crash();
+        let engine = open(log, recovered);
+        engine.log().fail_sync_after(syncs);
+        let is_done = work(&engine).is_ok();
+        for seed in 0..4 {
+            let (log, recovered) = engine.log().crash_seeded(seed);
+            let engine = open(log, recovered);
+            has_retired[usize::from(past_tables(&engine) > 0)] = true;
+            let shows_all = || {
+                for (seq, expected) in &moments {
+                    assert_eq!(listed(&engine, *seq), *expected, "at {seq:?} after {syncs} syncs");
+                }
+                assert_eq!(listed(&engine, Seq::MAX), newest, "after {syncs} syncs");
+            };
+            shows_all();
+            work(&engine).unwrap();
+            shows_all();
+        }
+        if is_done {
+            break;
+        }
+        syncs += 1;
+    }
+    assert!(syncs > 3 && has_retired == [true; 2], "{syncs} syncs, {has_retired:?}");
 }
 
 /// A pool that is too full for a rewrite goes on, and the rewrite is done once there is room.
