@@ -67,6 +67,7 @@ fn an_open_segment_learns_of_each_wish_that_makes_a_new_one_better() {
     assert!(!writer.is_outdated());
     pool.set_leaving(device, true).unwrap();
     assert!(writer.is_outdated(), "its device leaves");
+    assert!(writer.is_outdated(), "a second question has the same answer");
     pool.set_leaving(device, false).unwrap();
     assert!(!writer.is_outdated(), "its device stays");
     pool.set_end(device, Some(zone.0)).unwrap();

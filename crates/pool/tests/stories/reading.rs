@@ -21,6 +21,24 @@ fn a_segment_reads_as_written_after_reopening() {
     assert_eq!(again.damaged_segments(), []);
 }
 
+/// Background work makes way for programs by this count.
+#[test]
+fn operations_that_programs_wait_for_are_counted_and_those_of_background_work_are_not() {
+    let (_world, pool) = world(1, 3, 2, 1);
+    let written = write_segment(&pool, id(1), &[30_000]);
+    let before = pool.program_ops();
+    assert!(before > 0, "writes count");
+    assert_reads(&pool, &written);
+    let read = pool.program_ops();
+    assert!(read > before, "reads count");
+    {
+        let _background = warpfire_env::begin_background_work();
+        assert_reads(&pool, &written);
+        _ = write_segment(&pool, id(2), &[30_000]);
+    }
+    assert_eq!(pool.program_ops(), read);
+}
+
 #[test]
 fn a_small_read_costs_two_reads_at_first_and_one_from_then_on() {
     let (world, pool) = world(2, 6, 4, 2);

@@ -52,6 +52,10 @@ fn a_device_gets_fewer_zones_and_more_and_keeps_its_data() {
     pool.set_end(SIZED, Some(FEW)).unwrap();
     let after = write_segment(&pool, id(40), &[90_000]);
     assert!(!after.descriptor.columns.iter().any(is_behind), "no zone is taken behind the new end");
+    let places = || written.iter().flat_map(|w| &w.descriptor.columns);
+    let used_behind = places().filter(|place| is_behind(place)).count();
+    assert!(used_behind < places().filter(|(device, _)| *device == SIZED).count());
+    assert_eq!(pool.used_zones_from(SIZED, FEW) as usize, used_behind);
     assert!(matches!(
         pool.shrink_device(SIZED, FEW),
         Err(PoolError::Membership(MembershipError::InUse { segments: 1.., .. }))

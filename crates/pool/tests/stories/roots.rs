@@ -118,9 +118,11 @@ fn a_root_that_does_not_fit_is_refused_and_the_largest_fits() {
     for _ in 0..3 {
         pool.write_root(&largest).unwrap();
         assert!(reopened(&world).payload == largest);
+        assert!(pool.root_copy(Some(&largest)).is_some());
     }
     let more = vec![0; max as usize + 1];
     assert_eq!(pool.write_root(&more), Err(PoolError::RootTooLarge { bytes: max + 1, max }));
+    assert_eq!(pool.root_copy(Some(&more)), None);
 }
 
 /// Each device has an entry in the root, so a device more leaves less room for the rest.

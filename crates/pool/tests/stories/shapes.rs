@@ -91,11 +91,22 @@ fn free_bytes_are_those_of_the_segments_that_fit() {
 /// The last one is for a recovery.
 #[test]
 fn the_last_free_mirror_is_not_one_that_leaves_another() {
-    let pool = create(world(&[24]).devices(), 1, 0).expect("a pool");
-    let mut ids = (1..).map(|n| SegmentId::new(n).expect("not zero"));
-    let mut next_id = || ids.next().expect("there are enough numbers");
-    while pool.leaves_a_mirror() {
-        pool.allocate(next_id(), SegmentStream::CommitLog).expect("there is another one");
+    for (zones, data, parity) in [(vec![24], 1, 0), (vec![24, 24, 24], 1, 1), (vec![24, 30, 24, 40], 2, 2)] {
+        let world = world(&zones);
+        let pool = create(world.devices(), data, parity).expect("a pool");
+        let mut ids = (1..).map(|n| SegmentId::new(n).expect("not zero"));
+        let mut next_id = || ids.next().expect("there are enough numbers");
+        while pool.leaves_a_mirror() {
+            pool.allocate(next_id(), SegmentStream::CommitLog).expect("there is another one");
+        }
+        if parity == 0 {
+            assert_eq!(pool.free_segments(SegmentKind::Mirror), 1, "{zones:?}");
+        }
+        for lost in 0..usize::from(parity) {
+            world.sims()[lost].inject(Fault::Vanish { after: 0 });
+        }
+        pool.write_root(b"state").expect("enough devices are left");
+        let last = pool.allocate(next_id(), SegmentStream::CommitLog);
+        assert!(last.is_ok(), "{zones:?}: the losses leave one");
     }
-    assert_eq!(pool.free_segments(SegmentKind::Mirror), 1);
 }
