@@ -12,9 +12,9 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use warpfire_env::Timestamp;
+use warpfire_env::{SystemClock, Timestamp};
 use warpfire_format::fs::{self as format, WishesRecord};
-use warpfire_log::{UpkeepLimit, WorkFor};
+use warpfire_log::{UpkeepLimit, WaitBy, WorkFor};
 use warpfire_units::SegmentId;
 
 use crate::open_pool::OpenPool;
@@ -245,7 +245,7 @@ impl Warpfire {
         now_nanos: u64,
         goes_on_after: &dyn Fn(Duration) -> bool,
     ) -> Result<ScrubRoundStep> {
-        self.scrub_segment(now, now_nanos, WorkFor::Pool(goes_on_after))
+        self.scrub_segment(now, now_nanos, WorkFor::Pool(&WaitBy(&SystemClock, goes_on_after)))
     }
 
     fn scrub_segment(&self, now: Timestamp, now_nanos: u64, work_for: WorkFor<'_>) -> Result<ScrubRoundStep> {

@@ -5,13 +5,13 @@
 //!    by `mend_one` alone.
 //! 2. A step guards its segment and has no pin. So while it waits for its turn, no other segment is kept from
 //!    being reused (`tests/pace.rs`).
-//! 3. A step that its caller ends leaves the segment as it was.
+//! 3. A step that its caller or a pause ends leaves the segment as it was.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use warpfire_env::sync::atomic::Ordering;
-use warpfire_env::{Clock, PlantedBug, SystemClock, begin_background_work, is_planted};
+use warpfire_env::{PlantedBug, begin_background_work, is_planted};
 use warpfire_pool::{PieceWork, PoolError, Suspects, Turns, Vacated};
 use warpfire_units::SegmentId;
 
@@ -39,7 +39,7 @@ pub(crate) struct PacedTurns<'a> {
     pub(crate) work_for: WorkFor<'a>,
     /// Whether the work is on data that has no redundancy left.
     pub(crate) is_urgent: bool,
-    /// Whether its caller may end the work in the middle.
+    /// Whether its caller, or a pause, may end the work in the middle.
     pub(crate) may_end: bool,
 }
 
@@ -53,7 +53,7 @@ impl Turns for PacedTurns<'_> {
 
     fn after_piece(&mut self, work: PieceWork) -> ControlFlow<()> {
         self.log.upkeep_limit.spend(work.read_bytes, work.written_bytes);
-        let turn = self.log.take_turn(self.work_for, self.is_urgent);
+        let turn = self.log.take_turn(self.work_for, self.is_urgent, self.may_end);
         if self.may_end { turn } else { ControlFlow::Continue(()) }
     }
 }
@@ -65,13 +65,15 @@ impl Log {
         is_there.then(|| SegmentGuard { log: self, segment })
     }
 
-    /// Waits until upkeep may move more. `Break`: its caller has ended the work.
-    pub(crate) fn take_turn(&self, work_for: WorkFor<'_>, is_urgent: bool) -> ControlFlow<()> {
-        let WorkFor::Pool(goes_on_after) = work_for else { return ControlFlow::Continue(()) };
+    /// Waits until upkeep may move more. `Break`: its caller has ended the work or, if `heeds_pause`, upkeep
+    /// is paused.
+    fn take_turn(&self, work_for: WorkFor<'_>, is_urgent: bool, heeds_pause: bool) -> ControlFlow<()> {
+        let WorkFor::Pool(waiter) = work_for else { return ControlFlow::Continue(()) };
         loop {
-            let (now_nanos, program_ops) = (SystemClock.monotonic_nanos(), self.pool.program_ops());
+            let (now_nanos, program_ops) = (waiter.now_nanos(), self.pool.program_ops());
             let wait = self.upkeep_limit.look(Look { now_nanos, program_ops, is_urgent });
-            if !goes_on_after(Duration::from_nanos(wait)) {
+            let goes_on = waiter.goes_on_after(Duration::from_nanos(wait));
+            if !goes_on || (heeds_pause && self.upkeep_limit.stands()) {
                 return ControlFlow::Break(());
             }
             if wait == 0 {
@@ -87,7 +89,7 @@ impl Log {
         // A step in the background that is under way does not wait from now on.
         let _command = matches!(work_for, WorkFor::Caller).then(|| self.upkeep_limit.command());
         self.spend_converted();
-        if self.take_turn(work_for, false).is_break() {
+        if self.take_turn(work_for, false, true).is_break() {
             return Ok(false);
         }
         let _mending = self.mending.lock();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use warpfire_env::Clock;
 use warpfire_format::Corrupt;
 use warpfire_units::{SegmentId, SlicePtr};
 
@@ -30,9 +31,30 @@ pub enum Stream {
 pub enum WorkFor<'a> {
     /// For a caller that waits: as fast as the devices allow.
     Caller,
-    /// For the pool itself, at the rate of upkeep. The closure waits for that long, and returns whether the
-    /// work goes on.
-    Pool(&'a dyn Fn(Duration) -> bool),
+    /// For the pool itself, at the rate of upkeep.
+    Pool(&'a dyn Waiter),
+}
+
+/// Waits on behalf of background work.
+pub trait Waiter {
+    /// The time in which it waits, in monotonic nanoseconds.
+    fn now_nanos(&self) -> u64;
+
+    /// Waits for that long, and returns whether the work goes on.
+    fn goes_on_after(&self, wait: Duration) -> bool;
+}
+
+/// A function that waits, with the clock in whose time it does.
+pub struct WaitBy<'a, F>(pub &'a dyn Clock, pub F);
+
+impl<F: Fn(Duration) -> bool> Waiter for WaitBy<'_, F> {
+    fn now_nanos(&self) -> u64 {
+        self.0.monotonic_nanos()
+    }
+
+    fn goes_on_after(&self, wait: Duration) -> bool {
+        (self.1)(wait)
+    }
 }
 
 /// A place in the commit log. Later appends have larger places.

@@ -17,7 +17,8 @@
 //! measured while programs do not use the devices, or from the first pieces if they always do.
 //!
 //! # Invariants
-//! 1. While upkeep is paused, no step begins by itself (`may_work`). A command that asks for the work goes on
+//! 1. While upkeep is paused, no step begins by itself (`may_work`), and one that is under way ends after its
+//!    piece (`stands`). A command that asks for the work goes on
 //!    (`LogStore::mend` with `MendFor::Command`), and background work that it waits for does not wait
 //!    (`command`).
 //! 2. Only operations that programs wait for slow the work down. Its own never do, however long a step is
@@ -218,6 +219,11 @@ impl UpkeepLimit {
     #[must_use]
     pub fn may_work(&self) -> bool {
         !self.is_paused()
+    }
+
+    /// Whether a step that is under way is to end: upkeep is paused, and no command waits for the step.
+    pub(crate) fn stands(&self) -> bool {
+        self.is_paused() && self.commands.load(Relaxed) == 0
     }
 
     /// Begins a command that does the work, or waits for it.

@@ -93,8 +93,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             return Ok(true);
         }
         // A step that was ended early has left columns that are not to be cleaned for that.
-        if let WorkFor::Pool(goes_on_after) = work_for
-            && !goes_on_after(Duration::ZERO)
+        if let WorkFor::Pool(waiter) = work_for
+            && (!waiter.goes_on_after(Duration::ZERO) || !self.log.upkeep_may_work())
         {
             return Ok(false);
         }

@@ -9,12 +9,13 @@
 //! 2. A step that returns `true` has made progress, so repeated steps end.
 
 use std::sync::Arc;
+use std::time::Duration;
 use warpfire_env::sync::atomic::{AtomicBool, Ordering};
 use warpfire_env::sync::thread::{Builder, JoinHandle};
 
-use warpfire_env::begin_background_work;
 use warpfire_env::sync::{Condvar, Mutex};
-use warpfire_log::{CensusNeed, LogError, LogStore, WorkFor};
+use warpfire_env::{SystemClock, begin_background_work};
+use warpfire_log::{CensusNeed, LogError, LogStore, WaitBy, WorkFor};
 use warpfire_units::Seq;
 
 use super::{Background, EngineInner};
@@ -183,13 +184,15 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         if !self.log.upkeep_may_work() {
             return Ok(false);
         }
-        self.repair_step(WorkFor::Pool(&|wait| {
+        // The condition variable waits in the machine's time.
+        let waiter = WaitBy(&SystemClock, |wait: Duration| {
             let mut calls = self.signal.calls.lock();
             if !wait.is_zero() {
                 self.signal.called.wait_while_for(&mut calls, |calls| !calls.stopped, wait);
             }
             !calls.stopped
-        }))
+        });
+        self.repair_step(WorkFor::Pool(&waiter))
     }
 
     /// Works for callers that wait for space, or compacts runs, or cleans segments if that pays.
