@@ -17,12 +17,21 @@ fn live_garbage_and_free_bytes_are_those_of_all_zones() {
         let mut client = Client::new(shape.create(&world).unwrap());
         let all_bytes = (ZONES - 3) * client.log.segment_bytes();
         let random = SimRandom::new(5);
+        let (mut frozen, mut kept_zones) = (None, 0);
         for step in 0..400 {
+            // A frozen state keeps the zones of freed segments for a while.
+            match step {
+                200 => frozen = Some(client.log.pool().freeze(|_| ()).0),
+                300 => frozen = None,
+                _ => {}
+            }
             client.step(&random).unwrap();
+            kept_zones = client.log.pool().kept_zones().max(kept_zones);
             let space = client.log.space();
             assert_eq!(space.total_bytes, all_bytes, "{shape:?}, step {step}: {space:?}");
             client.check(&format!("{shape:?}, step {step}"));
         }
+        assert!(frozen.is_none() && kept_zones > 0);
     }
 }
 
