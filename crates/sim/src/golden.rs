@@ -20,6 +20,9 @@ const RUN_MIN: usize = 8;
 /// The shape of the golden pool.
 pub const SHAPE: Shape = Shape { zones: 16, zone_bytes: 128 << 10, ..Shape::TINY };
 
+/// The shape of the golden pool with snapshots, which keeps old versions and needs more room.
+pub const SHAPE_WITH_SNAPSHOTS: Shape = Shape { zones: 32, ..SHAPE };
+
 /// Makes the golden pool of today's format: every kind of file, data in the commit log, in tables and in
 /// slices.
 ///
@@ -44,6 +47,38 @@ pub fn make() -> Result<Session, Violation> {
         Op::SetMode(path("pipe"), 0o600),
         Op::Sync,
     ];
+    for op in &ops {
+        session.step(op)?;
+    }
+    Ok(session)
+}
+
+/// Makes a pool of today's format with snapshots: of one file the tables have versions that only snapshots
+/// show, and some of these are in tables of the past.
+///
+/// # Errors
+/// If the product disagrees with the model.
+pub fn make_with_snapshots() -> Result<Session, Violation> {
+    let mut session = Session::make(SHAPE_WITH_SNAPSHOTS, 1)?;
+    let path = |text: &str| text.split('/').map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
+    let mut ops = vec![Op::Mkdir(path("dir")), Op::Put(path("dir/kept"), Fill { len: 9000, seed: 1 })];
+    for round in 0..6u8 {
+        let name = format!("dir/of round {round}");
+        ops.extend([
+            Op::Put(path(&name), Fill { len: 100, seed: u64::from(round) }),
+            Op::Write(
+                path("dir/kept"),
+                4096 * u64::from(round % 3),
+                Fill { len: 50, seed: u64::from(round) },
+            ),
+            Op::SetMode(path("dir/kept"), 0o600 + u32::from(round)),
+            Op::Snapshot(format!("after {round}").into_bytes()),
+            Op::Unlink(path(&name)),
+            Op::Reopen,
+            Op::Background(8),
+        ]);
+    }
+    ops.extend([Op::DropSnapshot(b"after 2".to_vec()), Op::Sync]);
     for op in &ops {
         session.step(op)?;
     }
@@ -122,9 +157,17 @@ fn read_runs(runs: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The dump beside the image: a line for each path of a picture.
+/// The dump beside the image: a line for each path of a picture, then the same for each of its snapshots.
 #[must_use]
 pub fn write_dump(picture: &Picture) -> String {
+    let mut out = write_entries(picture);
+    for (name, then) in &picture.snapshots {
+        out.push_str(&format!("\nsnapshot {}\n{}", String::from_utf8_lossy(name), write_entries(then)));
+    }
+    out
+}
+
+fn write_entries(picture: &Picture) -> String {
     let mut out = String::new();
     // Sums instead of bytes: the dump is to be read, and the image holds the bytes.
     for (path, e) in &picture.entries {

@@ -1,34 +1,51 @@
 //! The golden image: a pool of an old version of the product, which every later version must read.
 //!
 //! A change of the format on flash makes a new image under a new version:
-//! `WARPFIRE_WRITE_GOLDEN=1 cargo test -p warpfire-sim --test golden` writes it and its dump.
+//! `WARPFIRE_WRITE_GOLDEN=format-2 cargo test -p warpfire-sim --test golden` writes it and its dump.
 
 use std::path::PathBuf;
 
-use warpfire_sim::golden::{SHAPE, make, read_image, write_dump, write_image};
-use warpfire_sim::observe::observe;
+use warpfire_sim::golden::{
+    SHAPE, SHAPE_WITH_SNAPSHOTS, make, make_with_snapshots, read_image, write_dump, write_image,
+};
+use warpfire_sim::observe::observe_all;
+use warpfire_sim::session::{Session, Violation};
+use warpfire_sim::stack::{Shape, SimFs};
 
 fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden").join(name)
 }
 
-#[test]
-fn today_s_code_finds_in_the_golden_image_exactly_its_dump() {
-    if std::env::var_os("WARPFIRE_WRITE_GOLDEN").is_some() {
+/// Writes the image and its dump if that is asked for. Then today's code must find in the image exactly its
+/// dump.
+fn keep(name: &str, shape: Shape, make: fn() -> Result<Session, Violation>) -> SimFs {
+    let (image, dump) = (file(&format!("{name}.image")), file(&format!("{name}.dump")));
+    if std::env::var_os("WARPFIRE_WRITE_GOLDEN").is_some_and(|asked| asked == *name) {
         let mut session = make().expect("the golden pool can be made");
         session.check().expect("it agrees with the model");
-        let dump = write_dump(&session.history.model().picture());
-        std::fs::create_dir_all(file("")).expect("the directory can be made");
-        std::fs::write(file("format-2.image"), write_image(&session.world))
-            .expect("the image can be written");
-        std::fs::write(file("format-2.dump"), dump).expect("the dump can be written");
+        std::fs::write(&dump, write_dump(&session.history.model().picture())).expect("the dump is written");
+        std::fs::write(&image, write_image(&session.world)).expect("the image is written");
     }
-    let image = std::fs::read_to_string(file("format-2.image")).expect("the image is there");
-    let dump = std::fs::read_to_string(file("format-2.dump")).expect("its dump is there");
+    let image = std::fs::read_to_string(image).expect("the image is there");
+    let dump = std::fs::read_to_string(dump).expect("its dump is there");
     let world = read_image(&image).expect("the image is whole");
-    let fs = SHAPE.open(&world).expect("the golden pool opens");
-    let found = observe(&fs).expect("every part of it can be read");
+    let fs = shape.open(&world).expect("the golden pool opens");
+    let found = observe_all(&fs).expect("every part of it can be read");
     assert_eq!(write_dump(&found), dump);
+    fs
+}
+
+#[test]
+fn today_s_code_finds_in_the_golden_image_exactly_its_dump() {
+    keep("format-2", SHAPE, make);
+}
+
+/// The image has tables of the past: entries of kind 3 in the manifest.
+#[test]
+fn today_s_code_finds_in_the_golden_image_with_snapshots_exactly_its_dump() {
+    let fs = keep("format-2-snapshots", SHAPE_WITH_SNAPSHOTS, make_with_snapshots);
+    assert_eq!(fs.snapshots().expect("they can be listed").len(), 5);
+    assert!(!fs.engine().past_runs().is_empty());
 }
 
 /// Format 1 was never released. Its image shows that such a pool is refused by name.

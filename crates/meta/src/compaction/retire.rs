@@ -337,4 +337,17 @@ mod tests {
             assert!(operands < 2 * SPAN_BYTES, "{operands} bytes in span {number}");
         }
     }
+
+    /// Its oldest version could not be settled, so no part but the last could stand alone.
+    #[test]
+    fn a_long_span_of_operands_above_an_origin_is_not_divided() {
+        let mut versions = vec![(2000, Delete, 0)];
+        versions.extend((0..100).map(|n| (1999 - 2 * n, Merge, 100)));
+        let visible: Vec<Seq> = (1..=1000).map(|n| Seq(2 * n)).collect();
+        let above_origin = Readers { bottom: false, ..readers(&visible) };
+        let kept = keep(&group(&versions), above_origin);
+        assert_eq!(kept.len(), 100);
+        assert!(kept.iter().all(|(place, ..)| *place == PAST));
+        assert!(kept[1..].iter().all(|(_, _, kind, _)| *kind == Merge));
+    }
 }
