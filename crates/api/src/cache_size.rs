@@ -10,13 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warpfire_env::{IntervalTask, MachineMemory, return_freed_memory};
-use warpfire_meta::CacheMemory;
+use warpfire_meta::{CacheMemory, EngineOptions};
 
 use crate::open_pool::Engine;
 use crate::{Error, Result};
 
 /// A cache of this size is kept however short memory is: 64 MiB.
 const CACHE_BYTES_MIN: u64 = 64 << 20;
+
+/// A memtable has this size beside a smaller cache too: tables would be many and short otherwise.
+const MEMTABLE_BYTES_MIN: u64 = 8 << 20;
 
 /// The cache may take one part in so many of the memory.
 const CACHE_PART: u64 = 4;
@@ -33,6 +36,11 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The size that a cache has by default: a quarter of the memory, at least [`CACHE_BYTES_MIN`].
 pub(crate) fn default_bytes() -> u64 {
     MachineMemory::read().map_or(0, |memory| memory.total_bytes / CACHE_PART).max(CACHE_BYTES_MIN)
+}
+
+/// The size of a memtable beside a cache of so many bytes: half of them, within bounds. There may be two.
+pub(crate) fn memtable_bytes(cache_bytes: u64) -> u64 {
+    (cache_bytes / 2).clamp(MEMTABLE_BYTES_MIN, EngineOptions::default().memtable_bytes)
 }
 
 /// The limit of a cache of at most `wanted_bytes` that holds `used_bytes`.

@@ -188,6 +188,13 @@ fn engine(log: Log, recovered: RecoveredLog, mode: OpenMode) -> Result<Arc<Engin
     let OpenMode { background, read_only, cache_bytes, .. } = mode;
     let block_cache_bytes = cache_size::limit_bytes(cache_bytes, 0, MachineMemory::read());
     let log = if background == Background::Threads { log.with_writer_thread() } else { log };
-    let options = EngineOptions { background, read_only, block_cache_bytes, ..EngineOptions::default() };
+    let memtable_bytes = cache_size::memtable_bytes(cache_bytes);
+    let options = EngineOptions {
+        background,
+        read_only,
+        block_cache_bytes,
+        memtable_bytes,
+        ..EngineOptions::default()
+    };
     Ok(Arc::new(Engine::open(log, recovered, FsSchema, options)?))
 }

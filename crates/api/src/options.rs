@@ -255,7 +255,10 @@ impl PoolOptions {
 
     /// Most bytes of memory for metadata that was read, so that it need not be read again; by default a
     /// quarter of the memory of the machine, or of what its control group may use. While memory is short, the
-    /// cache holds less, down to 64 MiB. What it holds is in [`Stats::cache`](crate::Stats::cache).
+    /// cache holds less, down to 64 MiB. What the cache holds is in [`Stats::cache`](crate::Stats::cache).
+    ///
+    /// Two memtables hold new commits, of 64 MiB each. With less than 128 MiB for metadata each has half of
+    /// that, and at least 8 MiB.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = Some(bytes);

@@ -119,7 +119,7 @@ impl<E: Storage> Fs<E> {
             let state = NodeState::new(&inode, RecordLocation::Own);
             // A directory's record has its name. For a file with several names any of them will do: it is
             // only shown to people.
-            let dentry = state.dentry.clone().or_else(|| by.map(|(dir, name)| (dir, name.into())));
+            let dentry = state.dentry.clone().or_else(|| by.map(|(dir, name)| Box::new((dir, name.into()))));
             NodeState { dentry, ..state }
         };
         Ok(Some(self.inode_cache.get_or_insert(ino, is_current, state)))

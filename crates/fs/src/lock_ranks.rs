@@ -34,12 +34,12 @@ mod tests {
     use crate::tests::world;
     use crate::{NewMode, NodeRef};
 
-    /// Whether a thread panics in `run`, which gets two nodes by rising inode number.
+    /// Whether a thread panics in `run`, which gets two directories by rising inode number.
     fn refuses(run: impl FnOnce(&NodeRef, &NodeRef) + Send + 'static) -> bool {
         let thread = warpfire_env::sync::thread::spawn(move || {
             let fs = world();
             let node = |name: &[u8]| {
-                fs.create(&Caller::ROOT, &fs.root(), name, NewMode::exact(0o644)).expect("the pool is new")
+                fs.mkdir(&Caller::ROOT, &fs.root(), name, NewMode::exact(0o755)).expect("the pool is new")
             };
             run(&node(b"a"), &node(b"b"));
         });

@@ -47,7 +47,7 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::invalidation::Invalidation;
 use crate::limits::PAGE_ENTRIES;
-use crate::node::{NodeRef, NodeState, PendingTimes, RecordLocation};
+use crate::node::{NodeRef, NodeState, RecordLocation};
 use crate::snapshot::SnapshotInfo;
 
 /// Most bytes of keys and values of a rollback: it is one commit, in memory.
@@ -393,9 +393,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
                 state.location = RecordLocation::Gone;
             }
         }
-        let mut times = node.pending_times.lock();
-        // The record has the times of then. A call that began to count before goes on counting.
-        *times = PendingTimes { count: times.count, ..PendingTimes::default() };
+        node.pending_times.reset();
     }
 }
 

@@ -95,7 +95,7 @@ impl Default for MountOptions {
             fsname: "warpfire".to_owned(),
             unmount_on_signals: true,
             unmount_on_hangup: true,
-            inodes_max: 500_000,
+            inodes_max: 400_000,
             transaction_timeout: Duration::from_secs(3600),
             views_at: None,
             parse_moment: |text| {

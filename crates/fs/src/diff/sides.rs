@@ -259,7 +259,7 @@ impl<E: Storage> DiffSides<E> {
     /// A name that a file of several names had when the transaction met it, if it is known.
     pub(crate) fn known_dentry(&self, ino: u64) -> Option<DentryId> {
         let DiffSides::Transaction(tx_fs) = self else { return None };
-        tx_fs.node_in_use(ino)?.state.read().dentry.clone()
+        tx_fs.node_in_use(ino)?.state.read().dentry.as_deref().cloned()
     }
 
     /// The path of a name; `None` if it is not on this side.

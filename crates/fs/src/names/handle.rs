@@ -5,7 +5,8 @@
 //! name. A *mark* is a cookie with the name before it.
 //!
 //! # Invariants
-//! 1. Marked are the last [`RING`] cookies, and older ones at every `sparse`th cookie (`CookieMarks::add`).
+//! 1. Marked are the last [`RING`] cookies of the latest run of a listing, older ones at every `sparse`th
+//!    cookie, and the ends of earlier runs until marks are many (`CookieMarks::add`).
 //! 2. A listing that goes on from a marked cookie goes on after that name, so names that appear or disappear
 //!    elsewhere do not shift it. From any other cookie it counts on from the nearest mark before
 //!    (`name_before`; the tests `names`).
@@ -15,7 +16,7 @@
 //!    not listed: the listing ends before it, and goes on with an error (`add` comes before `visit`;
 //!    `tests::memory::open_directories_are_charged_by_their_bytes`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use warpfire_env::sync::Mutex;
 use warpfire_format::fs::FileKind;
@@ -29,7 +30,7 @@ use crate::node::{NameBuf, NodeRef};
 use crate::op::CallGuard;
 
 /// The number of latest cookies that are all marked.
-const RING: u64 = 4096;
+const RING: usize = 4096;
 
 /// The first distance of marks among older cookies. It doubles each time there are `MARKS_MAX` marks.
 const SPARSE: u64 = 1024;
@@ -62,15 +63,18 @@ pub struct DirHandle {
 /// The marks of one handle.
 #[derive(Debug)]
 struct CookieMarks {
-    names: BTreeMap<u64, NameBuf>,
+    /// The names before the latest cookies, one after the other.
+    ring: VecDeque<NameBuf>,
+    /// The first cookie of the ring.
+    ring_start: u64,
+    /// Older cookies.
+    older: BTreeMap<u64, NameBuf>,
     /// Memory of the handle and all marks.
     bytes: usize,
     charge: MemoryCharge,
     need: MemoryNeed,
     /// Distance of marks among older cookies.
     sparse: u64,
-    /// The highest cookie that was marked.
-    newest: u64,
 }
 
 fn bytes_of_mark(name: &NameBuf) -> usize {
@@ -86,14 +90,20 @@ impl CookieMarks {
         let (bytes, mut charge) = (HANDLE_BYTES, account.fine_charge());
         let need = if account.has_share() { MemoryNeed::Needed } else { MemoryNeed::Taken };
         charge.grow_to(bytes, need)?;
-        Ok(CookieMarks { names: BTreeMap::new(), bytes, charge, need, sparse: SPARSE, newest: 0 })
+        let (ring, older) = (VecDeque::new(), BTreeMap::new());
+        Ok(CookieMarks { ring, ring_start: 0, older, bytes, charge, need, sparse: SPARSE })
     }
 
     /// Forgets all marks.
     fn clear(&mut self) {
-        self.names.clear();
-        (self.bytes, self.sparse, self.newest) = (HANDLE_BYTES, SPARSE, 0);
+        self.ring.clear();
+        self.older.clear();
+        (self.bytes, self.sparse) = (HANDLE_BYTES, SPARSE);
         self.charge.shrink_to(self.bytes);
+    }
+
+    fn len(&self) -> usize {
+        self.ring.len() + self.older.len()
     }
 
     /// Marks a cookie with the name before it.
@@ -104,45 +114,69 @@ impl CookieMarks {
         assert!(cookie > DOT_DOT, "'.' and '..' need no mark");
         let name = NameBuf::from_slice(name);
         self.charge.grow_to(self.bytes + bytes_of_mark(&name), self.need)?;
-        self.remove(cookie);
         self.bytes += bytes_of_mark(&name);
-        self.names.insert(cookie, name);
-        self.newest = self.newest.max(cookie);
-        // One cookie leaves the ring for each that enters it.
-        if let Some(old) = self.newest.checked_sub(RING)
-            && !old.is_multiple_of(self.sparse)
-        {
-            self.remove(old);
+        let place = cookie.checked_sub(self.ring_start).filter(|place| *place <= self.ring.len() as u64);
+        match place.map(|place| place as usize) {
+            Some(place) if place < self.ring.len() => {
+                let earlier = std::mem::replace(&mut self.ring[place], name);
+                self.bytes -= bytes_of_mark(&earlier);
+            }
+            Some(_) if !self.ring.is_empty() => {
+                self.ring.push_back(name);
+                if self.ring.len() > RING {
+                    self.leave_ring(false);
+                }
+            }
+            // The listing goes on elsewhere.
+            _ => {
+                while !self.ring.is_empty() {
+                    self.leave_ring(self.ring.len() == 1);
+                }
+                self.ring.push_back(name);
+                self.ring_start = cookie;
+            }
         }
-        // A listing that goes on from older cookies marks these too, so one doubling may not be enough. The
-        // ring alone is shorter than the limit: cookies past the newest do not exist.
-        while self.names.len() > MARKS_MAX {
+        while self.len() > MARKS_MAX {
             self.sparse *= 2;
-            let sparse = self.sparse;
-            let ring_start = self.newest.saturating_sub(RING);
-            let bytes = &mut self.bytes;
-            self.names.retain(|cookie, name| {
-                let stays = *cookie > ring_start || cookie.is_multiple_of(sparse);
+            let (sparse, bytes) = (self.sparse, &mut self.bytes);
+            self.older.retain(|cookie, name| {
+                let stays = cookie.is_multiple_of(sparse);
                 *bytes -= if stays { 0 } else { bytes_of_mark(name) };
                 stays
             });
             self.charge.shrink_to(self.bytes);
         }
-        debug_assert!(self.names.len() <= MARKS_MAX, "a handle has a bounded number of marks");
+        debug_assert!(self.len() <= MARKS_MAX, "a handle has a bounded number of marks");
         Ok(())
     }
 
-    fn remove(&mut self, cookie: u64) {
-        if let Some(name) = self.names.remove(&cookie) {
+    /// The first cookie of the ring is older from now on. Few older ones keep their marks, and the last one
+    /// before a listing goes on elsewhere (`is_last`).
+    fn leave_ring(&mut self, is_last: bool) {
+        let Some(name) = self.ring.pop_front() else { return };
+        let cookie = self.ring_start;
+        self.ring_start += 1;
+        let earlier = self.older.remove(&cookie);
+        self.bytes -= earlier.as_ref().map_or(0, bytes_of_mark);
+        if is_last || cookie.is_multiple_of(self.sparse) {
+            self.older.insert(cookie, name);
+        } else {
             self.bytes -= bytes_of_mark(&name);
         }
     }
 
     /// The nearest mark at or before the cookie.
     fn before(&self, cookie: u64) -> (u64, Option<NameBuf>) {
-        let mark = self.names.range(..=cookie).next_back();
-        debug_assert!(mark.is_none_or(|(at, _)| *at <= cookie), "a listing goes forward from its mark");
-        mark.map_or((DOT_DOT, None), |(at, name)| (*at, Some(name.clone())))
+        let newest = self.ring_start + self.ring.len() as u64;
+        let in_ring = cookie.min(newest.saturating_sub(1)).checked_sub(self.ring_start);
+        let ring = in_ring.and_then(|place| {
+            self.ring.get(usize::try_from(place).ok()?).map(|name| (self.ring_start + place, name))
+        });
+        let older = self.older.range(..=cookie).next_back().map(|(at, name)| (*at, name));
+        // The ring has the newer name of a cookie that both have.
+        let mark = older.filter(|(at, _)| ring.is_none_or(|(in_ring, _)| *at > in_ring)).or(ring);
+        debug_assert!(mark.is_none_or(|(at, _)| at <= cookie), "a listing goes forward from its mark");
+        mark.map_or((DOT_DOT, None), |(at, name)| (at, Some(name.clone())))
     }
 }
 
@@ -331,21 +365,74 @@ mod tests {
 
     use super::*;
 
+    fn marks() -> (std::sync::Arc<MemoryBudget>, CookieMarks) {
+        let budget = MemoryBudget::new(MemoryLimits::default());
+        let marks = CookieMarks::new(&budget.account(None)).unwrap();
+        (budget, marks)
+    }
+
+    fn name(cookie: u64) -> Vec<u8> {
+        format!("name {cookie}").into_bytes()
+    }
+
     #[test]
     fn marks_are_bounded_also_for_a_listing_that_goes_back() {
-        let budget = MemoryBudget::new(MemoryLimits::default());
-        let mut marks = CookieMarks::new(&budget.account(None)).unwrap();
+        let (budget, mut marks) = marks();
         let far = 40_000_000;
         marks.add(far, b"far").unwrap();
         for cookie in DOT_DOT + 1..3 * MARKS_MAX as u64 {
-            marks.add(cookie, b"name").unwrap();
-            assert!(marks.names.len() <= MARKS_MAX);
+            marks.add(cookie, &name(cookie)).unwrap();
+            assert!(marks.len() <= MARKS_MAX);
         }
         assert_eq!(marks.before(far).0, far);
-        let bytes = HANDLE_BYTES + marks.names.len() * MARK_BYTES;
+        let bytes = HANDLE_BYTES + marks.len() * MARK_BYTES;
         assert_eq!(marks.bytes, bytes, "short names take no memory of their own");
         assert!(budget.used_bytes() >= bytes);
+        for turn in 0..4 * MARKS_MAX as u64 {
+            // Each one is a run of its own.
+            marks.add(far + 10 * turn, b"far").unwrap();
+            assert!(marks.len() <= MARKS_MAX);
+        }
         marks.clear();
         assert!(budget.used_bytes() <= 8192);
+    }
+
+    #[test]
+    fn the_nearest_mark_has_the_name_before_its_cookie() {
+        let (_budget, mut marks) = marks();
+        assert_eq!(marks.before(9), (DOT_DOT, None));
+        let end = 3 * RING as u64;
+        for cookie in DOT_DOT + 1..end {
+            marks.add(cookie, &name(cookie)).unwrap();
+            assert_eq!(marks.before(cookie).0, cookie);
+        }
+        let check = |marks: &CookieMarks, cookie: u64, nearest: u64| {
+            let (at, found) = marks.before(cookie);
+            assert_eq!((at, found.as_deref()), (nearest, Some(name(nearest).as_slice())), "at {cookie}");
+        };
+        let newest = end - 1;
+        for recent in newest + 1 - RING as u64..end {
+            check(&marks, recent, recent);
+        }
+        check(&marks, u64::MAX, newest);
+        check(&marks, SPARSE + 5, SPARSE);
+        assert_eq!(marks.before(SPARSE - 1), (DOT_DOT, None));
+        // Back by a little, where the ring goes on, and back by much, where a new one begins.
+        for from in [newest - 100, 2000] {
+            for cookie in from..from + 300 {
+                marks.add(cookie, &name(cookie)).unwrap();
+                check(&marks, cookie, cookie);
+            }
+        }
+        check(&marks, newest + 199, newest + 199);
+        check(&marks, u64::MAX, newest + 199);
+        check(&marks, 2500, 2299);
+        // A name that was listed again is the newer one, in the ring and after it has left the ring.
+        marks.add(SPARSE, b"another").unwrap();
+        assert_eq!(marks.before(SPARSE).1.as_deref(), Some(b"another".as_slice()));
+        for cookie in SPARSE + 1..2 * end {
+            marks.add(cookie, &name(cookie)).unwrap();
+        }
+        assert_eq!(marks.before(SPARSE).1.as_deref(), Some(b"another".as_slice()));
     }
 }

@@ -116,7 +116,7 @@ impl<E: Storage> Fs<E> {
             state.attrs.links += 1;
             state.attrs.ctime = now;
             if location == RecordLocation::Own {
-                state.dentry = Some((dir.ino(), name.into()));
+                state.dentry = Some(Box::new((dir.ino(), name.into())));
             }
             state.location = location;
             debug_assert!(!state.is_unlinked(), "the file has a name now");

@@ -130,7 +130,7 @@ impl<E: Storage> Fs<E> {
                     return Err(FsError::NotFound);
                 }
                 let dentry = state.dentry.as_ref().filter(|_| dir.is_dir());
-                dentry.map(|(parent, _)| *parent).ok_or(FsError::NotDirectory)?
+                dentry.map(|dentry| dentry.0).ok_or(FsError::NotDirectory)?
             };
             if parent == dir.ino() {
                 return Ok(NodeRef::clone(dir));

@@ -437,7 +437,7 @@ impl<E: Storage> Fs<E> {
         state.location = location;
         state.attrs.ctime = now;
         if state.location == RecordLocation::Own {
-            state.dentry = Some((at.dir.ino(), NameBuf::from_slice(at.name)));
+            state.dentry = Some(Box::new((at.dir.ino(), NameBuf::from_slice(at.name))));
         }
     }
 

@@ -262,9 +262,9 @@ impl InodeCache {
     }
 
     /// Removes a node from the cache. Only the drop of the node calls it.
-    pub(super) fn remove_node(&self, ino: u64, long_name_bytes: u16, node: *const Node, state: &NodeState) {
+    pub(super) fn remove_node(&self, ino: u64, outside_bytes: u16, node: *const Node, state: &NodeState) {
         if let Some(tx_nodes) = &self.tx_nodes {
-            tx_nodes.subtract(long_name_bytes);
+            tx_nodes.subtract(outside_bytes);
         }
         let mut shard = self.shard(ino).lock();
         // Between the last release and this lock another call may have made a new node of the same number.

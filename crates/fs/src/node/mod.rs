@@ -33,6 +33,7 @@
 //! ```
 
 mod inode_cache;
+mod pending_times;
 mod tx_nodes;
 mod version_counters;
 
@@ -40,20 +41,18 @@ use std::sync::Arc;
 use warpfire_env::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
-use warpfire_env::{
-    RankedMutex, RankedRawMutex, RankedRawRwLock, RankedReadGuard, RankedRwLock, RankedWriteGuard,
-};
+use warpfire_env::{RankedRawRwLock, RankedReadGuard, RankedRwLock, RankedWriteGuard};
 use warpfire_format::fs::{
-    Attrs, FileKind, Inode, InodeContent, InodeEdit, InodeTime, KeyBuf, NAME_BYTES_MAX, number_from,
-    volume_of,
+    Attrs, FileKind, Inode, InodeContent, KeyBuf, NAME_BYTES_MAX, number_from, volume_of,
 };
 
 use crate::error::FsError;
 use crate::keys::{dentry_key, inode_key, orphan_key};
 use crate::limits::FILE_BYTES_MAX;
-use crate::lock_ranks::{CHILDREN, PENDING_TIMES, STATE};
+use crate::lock_ranks::{CHILDREN, STATE};
 
 pub(crate) use inode_cache::{InodeCache, NodeLookup};
+pub(crate) use pending_times::{NodeTimes, PendingTimes};
 #[cfg(test)]
 pub(crate) use tx_nodes::NODES_KEPT_MIN;
 pub(crate) use version_counters::VersionCounters;
@@ -86,10 +85,10 @@ pub struct Node {
     pub(crate) state: RankedRwLock<STATE, NodeState>,
     /// Held shared while a name is added to this directory, exclusively while the directory is removed.
     pub(crate) children: RankedRwLock<CHILDREN, ()>,
-    pub(crate) pending_times: RankedMutex<PENDING_TIMES, PendingTimes>,
+    pub(crate) pending_times: NodeTimes,
     dying: AtomicBool,
     /// Bytes of the names that it was made with, as far as they are outside of the node.
-    long_name_bytes: u16,
+    outside_bytes: u16,
     inode_cache: Arc<InodeCache>,
 }
 
@@ -109,7 +108,7 @@ pub(crate) struct NodeState {
     pub(crate) layout: Layout,
     /// The parent of a directory and the directory's name there. For a file with a record at its own key, a
     /// name that it had at some time, if one is known.
-    pub(crate) dentry: Option<(u64, NameBuf)>,
+    pub(crate) dentry: Option<Box<(u64, NameBuf)>>,
     pub(crate) history: EditHistory,
 }
 
@@ -162,28 +161,6 @@ impl EditHistory {
     }
 }
 
-/// The times of a directory that its record may not have yet.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PendingTimes {
-    /// Whether the next sync point commits `shown`.
-    pub(crate) pending: bool,
-    /// The time of the last change of a name since the node was made or its times were set. Callers see it as
-    /// the directory's time.
-    pub(crate) shown: Option<InodeTime>,
-    /// Changes of names since the node was made.
-    pub(crate) count: u64,
-    /// Whether a call has set the times since the node was made, which replaced the shown time.
-    pub(crate) was_set: bool,
-}
-
-impl PendingTimes {
-    /// The edit that brings the record up to date; `None` if it is up to date.
-    pub(crate) fn edit(&self) -> Option<InodeEdit<'static>> {
-        let at = self.shown.filter(|_| self.pending)?;
-        Some(InodeEdit { mtime: Some(at), ctime_max: Some(at), ..InodeEdit::default() })
-    }
-}
-
 impl NodeState {
     /// The state of an inode with its record at `location`.
     pub(crate) fn new(inode: &Inode<'_>, location: RecordLocation) -> NodeState {
@@ -202,7 +179,8 @@ impl NodeState {
             },
             dentry: match inode.content {
                 InodeContent::Directory(parent, name) => {
-                    Some((number_from(volume_of(inode.ino), parent), NameBuf::from_slice(name)))
+                    let parent = number_from(volume_of(inode.ino), parent);
+                    Some(Box::new((parent, NameBuf::from_slice(name))))
                 }
                 _ => None,
             },
@@ -220,13 +198,14 @@ impl NodeState {
         }
     }
 
-    fn long_name_bytes(&self) -> u16 {
+    fn outside_bytes(&self) -> u16 {
         let long = |name: &NameBuf| if name.spilled() { name.capacity() } else { 0 };
         let located = match &self.location {
             RecordLocation::Dentry(_, name) => long(name),
             _ => 0,
         };
-        let bytes = located + self.dentry.as_ref().map_or(0, |(_, name)| long(name));
+        let boxed = |dentry: &Box<(u64, NameBuf)>| size_of_val(&**dentry) + long(&dentry.1);
+        let bytes = located + self.dentry.as_ref().map_or(0, boxed);
         u16::try_from(bytes).unwrap_or(u16::MAX)
     }
 
@@ -239,15 +218,15 @@ impl NodeState {
 impl Node {
     pub(crate) fn new(inode_cache: &Arc<InodeCache>, ino: u64, state: NodeState) -> Node {
         let place = inode_cache.lock_place(ino);
-        let long_name_bytes = state.long_name_bytes();
+        let outside_bytes = state.outside_bytes();
         Node {
             ino,
             kind: state.attrs.kind,
-            state: RankedRwLock::from_raw(RankedRawRwLock::of(place), state),
             children: RankedRwLock::from_raw(RankedRawRwLock::of(place), ()),
-            pending_times: RankedMutex::from_raw(RankedRawMutex::of(place), PendingTimes::default()),
+            pending_times: NodeTimes::of_new(state.attrs.kind, place),
+            state: RankedRwLock::from_raw(RankedRawRwLock::of(place), state),
             dying: AtomicBool::new(false),
-            long_name_bytes,
+            outside_bytes,
             inode_cache: Arc::clone(inode_cache),
         }
     }
@@ -285,7 +264,7 @@ impl Node {
         debug_assert!(self.state.is_locked(), "a state is read under its lock");
         let mut attrs = state.attrs;
         if self.is_dir()
-            && let Some(t) = self.pending_times.lock().shown
+            && let Some(t) = self.pending_times.get().shown
         {
             attrs.mtime = t;
             // A change of attributes after the last change of a name has a later time in the record.
@@ -295,10 +274,14 @@ impl Node {
     }
 }
 
+/// A mount keeps one for each inode that the kernel remembers: in a release build it takes these bytes.
+const NODE_BYTES: usize = 264;
+const _: () = assert!(cfg!(debug_assertions) || size_of::<Node>() <= NODE_BYTES);
+
 impl Drop for Node {
     fn drop(&mut self) {
         let node = std::ptr::from_ref(self);
-        self.inode_cache.remove_node(self.ino, self.long_name_bytes, node, self.state.get_mut());
+        self.inode_cache.remove_node(self.ino, self.outside_bytes, node, self.state.get_mut());
     }
 }
 

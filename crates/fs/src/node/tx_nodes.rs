@@ -69,8 +69,8 @@ struct TxNodeMemory {
     charge: MemoryCharge,
 }
 
-fn bytes_with(long_name_bytes: u16) -> usize {
-    size_of::<Node>() + PLACES_BYTES + usize::from(long_name_bytes)
+fn bytes_with(outside_bytes: u16) -> usize {
+    size_of::<Node>() + PLACES_BYTES + usize::from(outside_bytes)
 }
 
 impl Drop for TxNodeMemory {
@@ -109,14 +109,14 @@ impl TxNodes {
         if node.is_dir()
             && let Some(NodeLookup::Node(held)) = self.base.get(node.ino)
         {
-            node.pending_times.lock().shown = held.pending_times.lock().shown;
+            node.pending_times.lock().shown = held.pending_times.get().shown;
         }
         if !node.is_dir() {
             node.state.write().history = self.base.history(node.ino);
         }
         {
             let mut memory = self.memory.lock();
-            memory.bytes += bytes_with(node.long_name_bytes);
+            memory.bytes += bytes_with(node.outside_bytes);
             let bytes = memory.bytes;
             memory.charge.count(bytes);
         }
@@ -127,9 +127,9 @@ impl TxNodes {
     }
 
     /// Subtracts a node with so many bytes of long names. Its drop calls this.
-    pub(super) fn subtract(&self, long_name_bytes: u16) {
+    pub(super) fn subtract(&self, outside_bytes: u16) {
         let mut memory = self.memory.lock();
-        let left = memory.bytes.checked_sub(bytes_with(long_name_bytes));
+        let left = memory.bytes.checked_sub(bytes_with(outside_bytes));
         memory.bytes = left.expect("a node was added before its drop");
         let bytes = memory.bytes;
         memory.charge.shrink_to(bytes);
@@ -169,7 +169,7 @@ impl TxNodes {
         if Arc::strong_count(node) > 1 {
             return false;
         }
-        let times = *node.pending_times.lock();
+        let times = node.pending_times.get();
         let state = node.state.read();
         matches!(state.location, RecordLocation::Dentry(..) | RecordLocation::Own)
             && times.count == 0

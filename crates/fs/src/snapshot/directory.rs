@@ -92,7 +92,7 @@ impl<E: Storage> Fs<SnapshotView<E>> {
             if at.ino() == ROOT_INO {
                 return Ok(());
             }
-            let (parent, name) = at.state.read().dentry.clone().ok_or(FsError::NotDirectory)?;
+            let (parent, name) = *at.state.read().dentry.clone().ok_or(FsError::NotDirectory)?;
             let parent = self.directory(parent)?.ok_or(FsError::NotFound)?;
             visit(&parent, name)?;
             at = parent;

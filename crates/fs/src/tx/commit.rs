@@ -177,7 +177,7 @@ impl<E: Storage> Fs<E> {
         // are taken first, so that no sync point commits them after the time that was set.
         let replaced: Vec<(NodeRef, PendingTimes)> = nodes
             .iter()
-            .filter(|node| node.pending_times.lock().was_set)
+            .filter(|node| node.pending_times.get().was_set)
             .filter_map(|node| self.take_pending_times(node))
             .collect();
         let committed = match snapshot {
@@ -226,7 +226,7 @@ impl<E: Storage> Fs<E> {
             let held = self.node_in_use(ino);
             let mut state = node.state.read().clone();
             settle_attrs(&mut state.attrs, at);
-            let pending_times = *node.pending_times.lock();
+            let pending_times = node.pending_times.get();
             let key = state.record_key(ino);
             let is_changed = match (own, &key) {
                 (Some(own), Some(key)) => own.contains(&**key),
@@ -239,7 +239,7 @@ impl<E: Storage> Fs<E> {
                 Some(_) if !is_changed => {}
                 Some(held) => {
                     *held.state.write() = state.clone();
-                    let shown = held.pending_times.lock().shown;
+                    let shown = held.pending_times.get().shown;
                     // The record may now have an earlier time than callers of the base have seen: the later
                     // one is committed again at the next sync point.
                     if shown.is_some_and(|shown| shown > state.attrs.ctime) && !state.is_unlinked() {

@@ -186,7 +186,7 @@ impl<E: Storage> Fs<E> {
 /// The parent directory of a node, and its name there, if the node knows them.
 fn dentry_of(node: &NodeRef) -> Option<(u64, Vec<u8>)> {
     let state = node.state.read();
-    match (&state.dentry, &state.location) {
+    match (state.dentry.as_deref(), &state.location) {
         (Some((parent, name)), _) | (None, RecordLocation::Dentry(parent, name)) => {
             Some((*parent, name.to_vec()))
         }

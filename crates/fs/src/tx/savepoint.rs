@@ -74,7 +74,7 @@ impl<E: Storage> Transaction<E> {
 impl<E: Storage> TxFs<E> {
     fn mark_savepoint(&self, number: u64) -> Savepoint {
         let run = || {
-            let look = |node: &NodeRef| (node.state.read().clone(), *node.pending_times.lock());
+            let look = |node: &NodeRef| (node.state.read().clone(), node.pending_times.get());
             let states = self.inode_cache.keep_first_states(look);
             let mut charge = self.memory.coarse_charge();
             charge.count(states.len() * size_of::<(NodeState, PendingTimes)>());
@@ -112,7 +112,7 @@ impl<E: Storage> TxFs<E> {
                 }
             };
             *node.state.write() = state;
-            *node.pending_times.lock() = pending_times;
+            node.pending_times.set(pending_times);
         }
         Ok(())
     }

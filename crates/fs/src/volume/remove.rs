@@ -9,7 +9,7 @@ use crate::error::FsError;
 use crate::fs::Fs;
 use crate::invalidation::Invalidation;
 use crate::keys::{dentry_key, inode_key};
-use crate::node::{NodeRef, PendingTimes, RecordLocation, check_name};
+use crate::node::{NodeRef, RecordLocation, check_name};
 
 impl<E: Storage + SnapshotStore> Fs<E> {
     /// Deletes the volume behind a door, with everything in it, and its door. The deletion is durable on
@@ -62,8 +62,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             state.location = RecordLocation::Gone;
             state.attrs.links = 0;
             drop(state);
-            let mut times = node.pending_times.lock();
-            *times = PendingTimes { count: times.count, ..PendingTimes::default() };
+            node.pending_times.reset();
         }
         self.show_door(dir, &key, -1);
         self.defer_times(dir, now);

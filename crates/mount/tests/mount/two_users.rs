@@ -211,7 +211,9 @@ fn one_user_cannot_take_the_memory_of_others_with_transactions() {
         let (control, first, view) = begin(&mountpoint);
         let (made, refused) = fill(&view);
         assert!(made > 300 && refused == dquot, "{made} {refused:?}");
-        assert_eq!(fs::metadata(view.join("other")).unwrap_err().kind(), ErrorKind::NotFound);
+        // A name that was not looked up before takes a little memory too: there may be just so much left.
+        let missing = fs::metadata(view.join("other")).unwrap_err();
+        assert!(missing.kind() == ErrorKind::NotFound || missing.raw_os_error() == dquot, "{missing}");
         let begun = control.begin(false).unwrap();
         let (more, refused) = fill(&begun.path);
         assert!(more < made / 2 && refused == dquot, "{more} {refused:?}: one share for both");
