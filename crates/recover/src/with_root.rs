@@ -83,7 +83,57 @@ impl Device for WithRoot {
         Err(self.refused())
     }
 
+    /// It hides the descriptor, which would show the zones of the roots as they are. Without threads, a read
+    /// of several columns would wait for one device after the other.
+    fn works_beside_others(&self) -> bool {
+        self.device.raw_fd().is_some() || self.device.works_beside_others()
+    }
+
     fn zone_report(&self, offset_bytes: u64) -> Result<Option<ZoneReport>, DeviceError> {
         self.device.zone_report(offset_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::RawFd;
+
+    use super::*;
+
+    /// A device without bytes, with a descriptor or without.
+    struct Empty(DeviceInfo, Option<RawFd>);
+
+    impl Device for Empty {
+        fn info(&self) -> &DeviceInfo {
+            &self.0
+        }
+
+        fn read(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+            self.0.check_range(offset_bytes, buf.len() as u64)
+        }
+
+        fn write(&self, offset_bytes: u64, buf: &[u8]) -> Result<(), DeviceError> {
+            self.0.check_range(offset_bytes, buf.len() as u64)
+        }
+
+        fn flush(&self) -> Result<(), DeviceError> {
+            Ok(())
+        }
+
+        fn raw_fd(&self) -> Option<RawFd> {
+            self.1
+        }
+    }
+
+    /// A read of a large file without roots waited for four devices one after the other.
+    #[test]
+    fn real_devices_are_read_side_by_side_and_simulated_ones_are_not() {
+        for descriptor in [Some(7), None] {
+            let info = DeviceInfo { name: "empty".to_owned(), size_bytes: 0, zones: None };
+            let record = AlignedBuf::zeroed(BLOCK_BYTES);
+            let device = WithRoot::new(Arc::new(Empty(info, descriptor)), record, 4);
+            assert_eq!(device.raw_fd(), None, "it would show the zones of the roots");
+            assert_eq!(device.works_beside_others(), descriptor.is_some());
+        }
     }
 }

@@ -28,8 +28,9 @@ pub struct Args {
     locations: Vec<OsString>,
 }
 
-/// A file is read and printed in pieces of this size, in bytes.
-const PIECE_BYTES: usize = 1 << 20;
+/// A file is read and printed in pieces of this size, in bytes. It is a stripe of most pools, whose columns
+/// are then read side by side.
+const PIECE_BYTES: usize = 4 << 20;
 
 /// Prints each file.
 pub fn run(args: &Args) -> Result<(), Failure> {
