@@ -163,3 +163,24 @@ impl TxInodeNumbers {
         Ok(ino)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_were_not_used_are_returned() {
+        let numbers = InodeNumbers::for_base(5);
+        let commits = Mutex::new(Vec::new());
+        let reserve = |next_ino| {
+            commits.lock().push(next_ino);
+            Ok(())
+        };
+        assert_eq!(numbers.next(reserve).unwrap(), 5);
+        numbers.return_unused(reserve).unwrap();
+        // Nothing is left to return.
+        numbers.return_unused(reserve).unwrap();
+        assert_eq!(numbers.next(reserve).unwrap(), 6);
+        assert_eq!(*commits.lock(), [5 + INO_BLOCK, 6, 6 + INO_BLOCK]);
+    }
+}

@@ -119,7 +119,9 @@ pub enum Key<'a> {
 }
 
 /// An encoded key. Keys of names up to 51 bytes need no allocation.
-pub type KeyBuf = SmallVec<[u8; 64]>;
+pub type KeyBuf = SmallVec<[u8; KEY_INLINE_BYTES]>;
+
+const KEY_INLINE_BYTES: usize = 64;
 
 fn head(volume: VolumeId, kind: KeyKind, id: u64) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
@@ -130,10 +132,23 @@ fn head(volume: VolumeId, kind: KeyKind, id: u64) -> [u8; HEAD_BYTES] {
 }
 
 fn with_rest(volume: VolumeId, kind: KeyKind, ino: u64, rest: &[u8]) -> KeyBuf {
-    let mut key = KeyBuf::new();
-    key.extend_from_slice(&head(volume, kind, ino));
-    key.extend_from_slice(rest);
-    key
+    let len = HEAD_BYTES + rest.len();
+    let mut buf = [0; KEY_INLINE_BYTES];
+    let Some((of_head, of_rest)) = buf[..].split_first_chunk_mut::<HEAD_BYTES>() else { unreachable!() };
+    *of_head = head(volume, kind, ino);
+    match of_rest.get_mut(..rest.len()) {
+        // Nearly every key: its bytes are written once.
+        Some(of_rest) => {
+            of_rest.copy_from_slice(rest);
+            KeyBuf::from_buf_and_len(buf, len)
+        }
+        None => {
+            let mut key = KeyBuf::with_capacity(len);
+            key.extend_from_slice(of_head);
+            key.extend_from_slice(rest);
+            key
+        }
+    }
 }
 
 /// Whether a key is of this kind. The rest of it is not looked at.

@@ -8,7 +8,7 @@ use warpfire_meta::{Direction, KeyRange, MapStore, ScanPage, Store};
 
 use super::{Engine, TestFs, Ticking, world_with};
 use crate::acl::Caller;
-use crate::{Fs, FsError, FsOptions, FsSchema, NewMode, NodeRef, Position, SetAttr, Transaction};
+use crate::{Fs, FsError, FsOptions, FsSchema, NewMode, NodeRef, Position, SetAttr, SetTime, Transaction};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 const MODE: NewMode = NewMode { mode: 0o644, umask: 0 };
@@ -167,6 +167,34 @@ fn a_change_of_what_was_read_is_a_conflict_with_a_journal_and_without() {
     let (done, replays) = outcome(true, ours, read);
     assert!(done.is_ok() && replays == 1);
     assert_eq!(call_of(outcome(false, ours, read).0), "read");
+}
+
+/// A replay compares the answers of calls. Attributes of a file are compared whole but for its access time,
+/// those of a directory without what every name in it changes.
+#[test]
+fn a_replay_compares_links_and_times_of_files_and_not_of_directories() {
+    let look = |tx: &Transaction<Engine>| {
+        let links = tx.files().getattr(&open(tx.files(), b"file")).links;
+        append(tx.files(), &[links as u8]);
+    };
+    let link = |fs: &TestFs| _ = fs.link(&ROOT, &open(fs, b"file"), &fs.root(), b"second").unwrap();
+    assert_eq!(call_of(outcome(true, look, link).0), "read attributes");
+    let touch = |fs: &TestFs| {
+        let mtime = Some(SetTime::At(Timestamp { seconds: 7, nanos: 0 }));
+        fs.setattr(&ROOT, &open(fs, b"file"), &SetAttr { mtime, ..SetAttr::default() }).unwrap();
+    };
+    assert_eq!(call_of(outcome(true, look, touch).0), "read attributes");
+    let rename = |tx: &Transaction<Engine>| {
+        let _ = tx.files().getattr(&tx.files().root());
+        let (from, to) = ((&tx.files().root(), &b"file"[..]), (&tx.files().root(), &b"moved"[..]));
+        tx.files().rename(&ROOT, from, to, crate::RenameMode::Replace).unwrap();
+    };
+    let read_and_mkdir = |fs: &TestFs| {
+        read(fs);
+        fs.mkdir(&ROOT, &fs.root(), b"theirs", DIR).unwrap();
+    };
+    let (done, replays) = outcome(true, rename, read_and_mkdir);
+    assert!(done.is_ok() && replays == 1, "{done:?} after {replays} replays");
 }
 
 #[test]

@@ -111,6 +111,21 @@ fn every_way_to_end_returns_the_memory() {
 }
 
 #[test]
+fn a_savepoint_is_charged_by_the_nodes_that_it_keeps() {
+    let (_engine, fs) = world(16 * MIB);
+    let tx = fs.begin_for(USER).unwrap();
+    let made: Vec<_> = (0..2000).map(|n| make(tx.files(), &format!("made {n}")).unwrap()).collect();
+    let before = used(&fs);
+    let savepoint = tx.savepoint();
+    let with = used(&fs);
+    // Memory is charged in steps of 64 KiB.
+    let kept = made.len() * size_of::<crate::node::NodeState>();
+    assert!(with - before + (64 << 10) > kept, "{before} and {with}, {kept} kept");
+    drop(savepoint);
+    assert!(used(&fs) < with);
+}
+
+#[test]
 fn a_node_that_outlives_its_transaction_is_charged_until_it_is_dropped() {
     let (_, fs) = world(MIB);
     let tx = fs.begin_for(USER).unwrap();

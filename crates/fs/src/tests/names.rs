@@ -3,8 +3,8 @@
 use super::{TestFs, Ticking, world, world_with};
 use crate::acl::{Caller, Perm};
 use crate::{
-    DirEntry, DirHandle, FileKind, Follow, Fs, FsError, FsOptions, NewMode, NodeRef, Position, RenameMode,
-    SetAttr, SetTime, XattrMode,
+    AllocMode, DirEntry, DirHandle, FileKind, Follow, Fs, FsError, FsOptions, NewMode, NodeRef, Position,
+    RenameMode, SetAttr, SetTime, XattrMode,
 };
 use std::sync::Arc;
 use warpfire_env::Timestamp;
@@ -616,4 +616,17 @@ fn offsets_at_the_limits_are_answered() {
     assert_eq!(fs.getattr(&node).allocated_bytes, 0);
     fs.truncate(&ROOT, &node, end).unwrap();
     fs.unlink(&ROOT, &fs.root(), b"a").unwrap();
+}
+
+#[test]
+fn a_range_is_inserted_into_a_file_that_is_almost_as_long_as_a_file_may_be() {
+    let fs = world();
+    let node = file(&fs, &fs.root(), "long", b"");
+    let (page, mib) = (4096, 1 << 20);
+    let size = crate::limits::FILE_BYTES_MAX - mib;
+    fs.truncate(&ROOT, &node, size).unwrap();
+    fs.fallocate(&ROOT, &node, AllocMode::Insert, mib, page).unwrap();
+    assert_eq!(fs.getattr(&node).size_bytes, size + page);
+    let refused = fs.fallocate(&ROOT, &node, AllocMode::Insert, 0, mib);
+    assert!(matches!(refused, Err(FsError::FileTooLarge)), "{refused:?}");
 }

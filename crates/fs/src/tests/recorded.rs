@@ -127,6 +127,15 @@ fn calls_about_a_name_are_described_by_directory_and_name() {
     }
 }
 
+#[test]
+fn a_file_that_is_made_with_its_content_is_described_with_that() {
+    let fs = filled();
+    let found = recorded(&fs, |fs, _| {
+        fs.create_file(&CALLER, &fs.root(), b"new", MODE, b"abc").unwrap();
+    });
+    assert_eq!((found.call, found.content_bytes), ("create", 3));
+}
+
 /// Calls about one file or directory itself.
 #[test]
 fn calls_about_a_file_are_described_by_its_number() {
