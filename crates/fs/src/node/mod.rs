@@ -204,8 +204,8 @@ impl NodeState {
             RecordLocation::Dentry(_, name) => long(name),
             _ => 0,
         };
-        let boxed = |dentry: &Box<(u64, NameBuf)>| size_of_val(&**dentry) + long(&dentry.1);
-        let bytes = located + self.dentry.as_ref().map_or(0, boxed);
+        let boxed = |dentry: &(u64, NameBuf)| size_of_val(dentry) + long(&dentry.1);
+        let bytes = located + self.dentry.as_deref().map_or(0, boxed);
         u16::try_from(bytes).unwrap_or(u16::MAX)
     }
 

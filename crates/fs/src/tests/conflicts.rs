@@ -177,7 +177,7 @@ fn a_replay_compares_links_and_times_of_files_and_not_of_directories() {
         let links = tx.files().getattr(&open(tx.files(), b"file")).links;
         append(tx.files(), &[links as u8]);
     };
-    let link = |fs: &TestFs| _ = fs.link(&ROOT, &open(fs, b"file"), &fs.root(), b"second").unwrap();
+    let link = |fs: &TestFs| fs.link(&ROOT, &open(fs, b"file"), &fs.root(), b"second").unwrap();
     assert_eq!(call_of(outcome(true, look, link).0), "read attributes");
     let touch = |fs: &TestFs| {
         let mtime = Some(SetTime::At(Timestamp { seconds: 7, nanos: 0 }));
