@@ -73,7 +73,7 @@ impl Log {
             let (now_nanos, program_ops) = (waiter.now_nanos(), self.pool.program_ops());
             let wait = self.upkeep_limit.look(Look { now_nanos, program_ops, is_urgent });
             let goes_on = waiter.goes_on_after(Duration::from_nanos(wait));
-            if !goes_on || (heeds_pause && self.upkeep_limit.stands()) {
+            if !goes_on || (heeds_pause && self.upkeep_limit.must_end()) {
                 return ControlFlow::Break(());
             }
             if wait == 0 {

@@ -18,9 +18,8 @@
 //!
 //! # Invariants
 //! 1. While upkeep is paused, no step begins by itself (`may_work`), and one that is under way ends after its
-//!    piece (`stands`). A command that asks for the work goes on
-//!    (`LogStore::mend` with `MendFor::Command`), and background work that it waits for does not wait
-//!    (`command`).
+//!    piece (`must_end`). A command that asks for the work goes on (`LogStore::mend` with `WorkFor::Caller`),
+//!    and background work that it waits for does not wait (`command`).
 //! 2. Only operations that programs wait for slow the work down. Its own never do, however long a step is
 //!    (`tests::a_step_without_programs_never_waits`).
 //! 3. Over any time longer than `BURST_NANOS`, the work moves what its rate allows, and one piece more.
@@ -222,7 +221,7 @@ impl UpkeepLimit {
     }
 
     /// Whether a step that is under way is to end: upkeep is paused, and no command waits for the step.
-    pub(crate) fn stands(&self) -> bool {
+    pub(crate) fn must_end(&self) -> bool {
         self.is_paused() && self.commands.load(Relaxed) == 0
     }
 

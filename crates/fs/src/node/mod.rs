@@ -87,7 +87,7 @@ pub struct Node {
     pub(crate) children: RankedRwLock<CHILDREN, ()>,
     pub(crate) pending_times: NodeTimes,
     dying: AtomicBool,
-    /// Bytes of the names that it was made with, as far as they are outside of the node.
+    /// Bytes outside of the node: those of the names that it was made with, and of the directory's own name.
     outside_bytes: u16,
     inode_cache: Arc<InodeCache>,
 }

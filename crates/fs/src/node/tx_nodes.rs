@@ -126,7 +126,7 @@ impl TxNodes {
         list.charge_first_states();
     }
 
-    /// Subtracts a node with so many bytes of long names. Its drop calls this.
+    /// Subtracts a node with so many bytes outside of it. Its drop calls this.
     pub(super) fn subtract(&self, outside_bytes: u16) {
         let mut memory = self.memory.lock();
         let left = memory.bytes.checked_sub(bytes_with(outside_bytes));
