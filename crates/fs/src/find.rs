@@ -7,7 +7,7 @@ use crate::damage::{HOLDS_ITSELF, INODE_DIFFERS, NO_INODE_OF_NAME};
 use crate::error::FsError;
 use crate::fs::{Doors, Fs};
 use crate::keys::{dentry_key, inode_key, share_volume};
-use crate::node::{NodeLookup, NodeRef, NodeState, RecordLocation};
+use crate::node::{NodeLookup, NodeRef, NodeState, RecordLocation, RecordWatch};
 use crate::scratch::Scratch;
 
 impl<E: Storage> Fs<E> {
@@ -38,7 +38,7 @@ impl<E: Storage> Fs<E> {
         let mut scratch = Scratch::take();
         loop {
             // Before the record: a change after this read moves the counter, and the node is not made.
-            let before = self.version_counters.at(&key);
+            let watch = self.version_counters.watch(&key);
             if !get(&key, &mut scratch.value)? {
                 return Ok(None);
             }
@@ -51,7 +51,7 @@ impl<E: Storage> Fs<E> {
             }
             let found = match dentry {
                 Dentry::Reference(kind, ino) => self.find_at_own_key(kind, ino, Some((dir, name)), &get)?,
-                Dentry::Embedded(inode) => Some(self.node_of_name(&inode, &key, before, (dir, name))),
+                Dentry::Embedded(inode) => Some(self.node_of_name(&inode, watch, (dir, name))),
             };
             match found {
                 Some(NodeLookup::Node(node)) => return Ok(Some(node)),
@@ -61,26 +61,23 @@ impl<E: Storage> Fs<E> {
                 Some(NodeLookup::Refused(e)) => return Err(e.into()),
                 // An inode that is removed after the name was read takes its name along, and the counter of
                 // the name moves. If it did not move, the store has lost the inode.
-                None if self.version_counters.at(&key) == before => {
-                    return Err(NO_INODE_OF_NAME.into());
-                }
+                None if watch.is_unmoved() => return Err(NO_INODE_OF_NAME.into()),
                 None => {}
             }
         }
     }
 
-    /// The node of an inode whose record was read from a name. `before` is the version counter of the name's
-    /// key before that.
+    /// The node of an inode whose record was read from a name. `watch` watches the name's key since before
+    /// that.
     pub(crate) fn node_of_name(
         &self,
         inode: &Inode<'_>,
-        key: &[u8],
-        before: u64,
+        watch: RecordWatch<'_>,
         (dir, name): (u64, &[u8]),
     ) -> NodeLookup {
         self.inode_cache.get_or_insert(
             inode.ino,
-            || self.version_counters.at(key) == before,
+            || watch.is_unmoved(),
             || NodeState::new(inode, RecordLocation::Dentry(dir, name.into())),
         )
     }
@@ -105,7 +102,7 @@ impl<E: Storage> Fs<E> {
             return Ok(Some(found));
         }
         let key = inode_key(ino);
-        let before = self.version_counters.at(&key);
+        let watch = self.version_counters.watch(&key);
         let mut value = Vec::new();
         if !get(&key, &mut value)? {
             return Ok(None);
@@ -114,7 +111,6 @@ impl<E: Storage> Fs<E> {
         if inode.ino != ino || inode.attrs.kind != kind || inode.attrs.links == 0 {
             return Err(INODE_DIFFERS.into());
         }
-        let is_current = || self.version_counters.at(&key) == before;
         let state = || {
             let state = NodeState::new(&inode, RecordLocation::Own);
             // A directory's record has its name. For a file with several names any of them will do: it is
@@ -122,7 +118,7 @@ impl<E: Storage> Fs<E> {
             let dentry = state.dentry.clone().or_else(|| by.map(|(dir, name)| Box::new((dir, name.into()))));
             NodeState { dentry, ..state }
         };
-        Ok(Some(self.inode_cache.get_or_insert(ino, is_current, state)))
+        Ok(Some(self.inode_cache.get_or_insert(ino, || watch.is_unmoved(), state)))
     }
 
     /// The node of a directory by number, for walks towards the root. `None` if it is gone.

@@ -8,7 +8,7 @@
 use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use warpfire_env::{LockPlace, RankedMutex, RankedMutexGuard, RankedRawMutex};
 
 use crate::lock_ranks::KEY_LOCKS;
@@ -36,8 +36,12 @@ impl Default for KeyLocks {
 
 impl KeyLocks {
     pub(crate) fn lock(&self, keys: &[&[u8]]) -> KeyLockGuard<'_> {
-        let mut wanted: SmallVec<[usize; 4]> =
-            keys.iter().map(|key| self.hasher.hash_one(*key) as usize % SLOTS).collect();
+        let slot_of = |key: &[u8]| self.hasher.hash_one(key) as usize % SLOTS;
+        // Most calls name one key.
+        if let [key] = keys {
+            return KeyLockGuard { _guards: smallvec![self.slots[slot_of(key)].lock()] };
+        }
+        let mut wanted: SmallVec<[usize; 4]> = keys.iter().map(|key| slot_of(key)).collect();
         wanted.sort_unstable();
         wanted.dedup();
         KeyLockGuard { _guards: wanted.into_iter().map(|slot| self.slots[slot].lock()).collect() }

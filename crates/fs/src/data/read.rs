@@ -298,7 +298,7 @@ impl<E: Storage> Fs<E> {
             let mut scratch = Scratch::take();
             let Scratch { value, other, .. } = &mut *scratch;
             let key = dentry_key(dir.ino(), name);
-            let before = self.version_counters.at(&key);
+            let watch = self.version_counters.watch(&key);
             if !self.get_with_bytes(&key, WantedBytes::Now, value)? {
                 return Err(FsError::NotFound);
             }
@@ -329,7 +329,7 @@ impl<E: Storage> Fs<E> {
             if self.atime_is_due(&inode.attrs) {
                 // The record that was read makes the node, so that no other block is read for it.
                 let by = (dir.ino(), name);
-                let found = is_of_name.then(|| self.node_of_name(&inode, &key, before, by));
+                let found = is_of_name.then(|| self.node_of_name(&inode, watch, by));
                 let node = match found {
                     Some(NodeLookup::Node(node)) => Some(node),
                     _ => self.find(dir.ino(), name)?,

@@ -18,8 +18,8 @@
 use std::hash::{Hash, Hasher};
 
 use warpfire_format::fs::{
-    Attrs, Dentry, ExtentReader, FileKind, Inode, InodeContent, InodeEdit, InodeTime, KeyBuf,
-    SMALL_FILE_BYTES_MAX, encode_region, flag,
+    Attrs, Dentry, ExtentReader, FileKind, Inode, InodeContent, InodeEdit, InodeTime, SMALL_FILE_BYTES_MAX,
+    encode_region, flag,
 };
 use warpfire_meta::{Admit, Batch, Slices, Storage};
 
@@ -31,7 +31,7 @@ use crate::error::FsError;
 use crate::fs::{Fs, new_attrs};
 use crate::keys::{dentry_key, inode_key, orphan_key, region_key, stored, xattr_key};
 use crate::limits::{FILE_BYTES_MAX, LINKS_MAX, TARGET_BYTES_MAX};
-use crate::node::{NameBuf, NodeLookup, NodeRef, NodeState, RecordLocation, check_name};
+use crate::node::{NameBuf, NodeLookup, NodeRef, NodeState, RecordLocation, RecordWatch, check_name};
 use crate::op::{Digestible, HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
@@ -281,12 +281,8 @@ impl<E: Storage> Fs<E> {
     }
 
     /// The node of a new inode.
-    fn node_of(&self, dir: &NodeRef, name: &[u8], ino: u64, made: NewInode) -> Result<NodeRef, FsError> {
-        let found = self.inode_cache.insert_made(
-            ino,
-            || self.version_counters.at(&made.record_key) == made.counter,
-            || made.state,
-        );
+    fn node_of(&self, dir: &NodeRef, name: &[u8], ino: u64, made: NewInode<'_>) -> Result<NodeRef, FsError> {
+        let found = self.inode_cache.insert_made(ino, || made.watch.is_unmoved(), || made.state);
         match found {
             NodeLookup::Node(node) => Ok(node),
             // Another call has found the name since, and has changed or removed the file.
@@ -302,7 +298,7 @@ impl<E: Storage> Fs<E> {
         name: &[u8],
         new: &NewFile<'_>,
         source: &WriteSource<'_>,
-    ) -> Result<(u64, NewInode), FsError> {
+    ) -> Result<(u64, NewInode<'_>), FsError> {
         let now = self.now();
         // Until the commit the directory cannot be removed.
         let adding = dir.children.read();
@@ -371,7 +367,7 @@ impl<E: Storage> Fs<E> {
         batch.add(INODES, 1);
         batch.add(BYTES, draft.attrs.allocated_bytes.cast_signed());
         // Before the commit: if it has moved when the node is made, another call has changed the file since.
-        let counter = self.version_counters.at(&record_key);
+        let watch = self.version_counters.watch(&record_key);
         if is_dir {
             // The `..` of the new directory is a link to the parent.
             let mut parent = dir.state.write();
@@ -388,7 +384,7 @@ impl<E: Storage> Fs<E> {
         debug_assert!(!state.is_unlinked(), "a new file has its name");
         drop(guard);
         drop(adding);
-        Ok((draft.ino, NewInode { state, record_key, counter }))
+        Ok((draft.ino, NewInode { state, watch }))
     }
 
     /// Checks that the caller has the permissions `want` for the directory, and decides number, attributes
@@ -477,11 +473,11 @@ impl<E: Storage> Fs<E> {
 }
 
 /// A new inode after its commit.
-struct NewInode {
+struct NewInode<'a> {
     state: NodeState,
-    record_key: KeyBuf,
-    /// The version counter of `record_key` before the commit. If it has moved, the inode may have changed.
-    counter: u64,
+    /// Watches the key of the record since before the commit. If its counter has moved, the inode may have
+    /// changed.
+    watch: RecordWatch<'a>,
 }
 
 /// Checks a file before anything is made.

@@ -5,7 +5,7 @@
 //! the edit histories of some files that are not in use.
 //!
 //! # Invariants
-//! 1. At most one live node stands for an inode number (assert in `get_or_insert`).
+//! 1. At most one live node stands for an inode number (`insert_made` looks and inserts under one lock).
 //! 2. `histories` of a shard has a bounded number of files, none of them in use (asserts in
 //!    `remember_history`).
 //! 3. `unheld_count` is the length of `unheld_orphans`, except inside the two functions that change both.
@@ -16,6 +16,7 @@ use warpfire_env::sync::atomic::{AtomicUsize, Ordering};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use warpfire_env::{LockPlace, RankedMutex};
 use warpfire_meta::{MemoryAccount, MemoryRefused};
 
@@ -143,10 +144,14 @@ impl InodeCache {
         is_current: impl FnOnce() -> bool,
         state: impl FnOnce() -> NodeState,
     ) -> NodeLookup {
-        let mut shard = self.shard(ino).lock();
-        if let Some(node) = shard.nodes.get(&ino).and_then(Weak::upgrade) {
+        let mut guard = self.shard(ino).lock();
+        let CacheShard { nodes, histories } = &mut *guard;
+        let place = nodes.entry(ino);
+        if let Entry::Occupied(there) = &place
+            && let Some(node) = there.get().upgrade()
+        {
             // The drop of the last hold takes the lock of the shard, and `node` may become the last one.
-            drop(shard);
+            drop(guard);
             return if node.is_dying() { NodeLookup::Dying(node) } else { NodeLookup::Node(node) };
         }
         // Under the lock of the shard: a call that changes the record from now on finds this node first.
@@ -154,16 +159,13 @@ impl InodeCache {
             return NodeLookup::Stale;
         }
         let mut state = state();
-        if !shard.histories.is_empty() {
-            state.history = shard.histories.remove(&ino).unwrap_or_default();
+        if !histories.is_empty() {
+            state.history = histories.remove(&ino).unwrap_or_default();
         }
         let node = Arc::new(Node::new(self, ino, state));
-        let earlier = shard.nodes.insert(ino, Arc::downgrade(&node));
-        debug_assert!(
-            earlier.is_none_or(|earlier| earlier.upgrade().is_none()),
-            "one live node stands for an inode number"
-        );
-        drop(shard);
+        // A node that is there has no hold any more: it was looked at above, under the same lock.
+        place.insert(Arc::downgrade(&node));
+        drop(guard);
         if let Some(tx_nodes) = &self.tx_nodes {
             tx_nodes.keep(&node);
         }
@@ -268,8 +270,10 @@ impl InodeCache {
         }
         let mut shard = self.shard(ino).lock();
         // Between the last release and this lock another call may have made a new node of the same number.
-        if shard.nodes.get(&ino).is_some_and(|there| std::ptr::eq(there.as_ptr(), node)) {
-            shard.nodes.remove(&ino);
+        if let Entry::Occupied(there) = shard.nodes.entry(ino)
+            && std::ptr::eq(there.get().as_ptr(), node)
+        {
+            there.remove();
             if self.tx_nodes.is_none() && !state.is_unlinked() {
                 shard.remember_history(ino, state.history);
             }

@@ -23,6 +23,20 @@ const COUNTERS_IN_TRANSACTION: usize = 1;
 /// The version counters of one filesystem. Their number is a power of two.
 pub(crate) struct VersionCounters(Box<[AtomicU64]>);
 
+/// A record that a caller has read: the counter of its key, and the value that it had before.
+#[derive(Clone, Copy)]
+pub(crate) struct RecordWatch<'a> {
+    counter: &'a AtomicU64,
+    before: u64,
+}
+
+impl RecordWatch<'_> {
+    /// Whether the counter has its value of before. If so, the record that was read since is current.
+    pub(crate) fn is_unmoved(&self) -> bool {
+        self.counter.load(Ordering::Acquire) == self.before
+    }
+}
+
 /// The values of all counters at one time.
 pub(crate) struct CounterSnapshot(Box<[u64]>);
 
@@ -64,6 +78,12 @@ impl VersionCounters {
     /// The value of the key's counter. Read it before the record.
     pub(crate) fn at(&self, key: &[u8]) -> u64 {
         self.of(key).load(Ordering::Acquire)
+    }
+
+    /// Watches the key's counter. Begin it before the record is read. The key is hashed once.
+    pub(crate) fn watch(&self, key: &[u8]) -> RecordWatch<'_> {
+        let counter = self.of(key);
+        RecordWatch { counter, before: counter.load(Ordering::Acquire) }
     }
 
     /// The values of all counters. Read them before many records.
