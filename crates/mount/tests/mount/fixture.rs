@@ -157,7 +157,9 @@ impl MountFixture {
     /// Whether a shell command succeeds as another user.
     pub fn as_user(&self, uid: u32, command: &str) -> bool {
         let mut shell = Command::new("sh");
-        shell.args(["-c", command]).current_dir("/").uid(uid).gid(uid).stderr(Stdio::null());
+        shell.args(["-c", command]).current_dir("/").uid(uid).gid(uid);
+        // Readers of the test runner's output find the name of a test at the beginning of a line.
+        shell.stdout(Stdio::null()).stderr(Stdio::null());
         shell.status().unwrap().success()
     }
 
