@@ -22,8 +22,9 @@ pub struct Member {
 /// This crate is not two directories below the root.
 #[must_use]
 pub fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(2).expect("this crate lies two directories below the root").to_path_buf()
+    // Cargo sets it at run time too. Two checkouts with one target directory share compiled programs.
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&here).ancestors().nth(2).expect("this crate lies two directories below the root").to_path_buf()
 }
 
 /// All crates of the workspace, by name.
