@@ -23,7 +23,7 @@ const COUNTERS_IN_TRANSACTION: usize = 1;
 /// The version counters of one filesystem. Their number is a power of two.
 pub(crate) struct VersionCounters(Box<[AtomicU64]>);
 
-/// A record that a caller has read: the counter of its key, and the value that it had before.
+/// A look at the counter of a record's key, taken before the record is read.
 #[derive(Clone, Copy)]
 pub(crate) struct RecordWatch<'a> {
     counter: &'a AtomicU64,
@@ -31,7 +31,7 @@ pub(crate) struct RecordWatch<'a> {
 }
 
 impl RecordWatch<'_> {
-    /// Whether the counter has its value of before. If so, the record that was read since is current.
+    /// Whether the counter is unmoved since the watch began: the record that was read since is current.
     pub(crate) fn is_unmoved(&self) -> bool {
         self.counter.load(Ordering::Acquire) == self.before
     }
