@@ -26,6 +26,10 @@ pub trait Upkeep: Send + Sync {
     /// `NoSpace` if there is no room for callers of this kind; `ReadOnly` once the engine has latched.
     fn admit(&self, bytes: u64, admit: Admit) -> Result<(), SliceError>;
 
+    /// A caller has written `bytes` of slices: the engine does not take them for bytes that its own work has
+    /// failed to free.
+    fn note_written(&self, bytes: u64);
+
     /// A read of slices has ended: the log may have met damage on the way.
     fn note_read(&self);
 }
@@ -75,6 +79,7 @@ impl<L: LogStore> SliceStore for LocalSlices<L> {
     fn write(&self, stream: Stream, bytes: &[u8], admit: Admit) -> Result<Slices, SliceError> {
         self.upkeep.admit(bytes.len() as u64, admit)?;
         let slices = self.log.append(stream, bytes)?;
+        self.upkeep.note_written(bytes.len() as u64);
         debug_assert_eq!(
             slices.iter().map(|slice| slice.len_bytes as usize).sum::<usize>(),
             bytes.len(),
@@ -148,6 +153,8 @@ mod tests {
             self.calls.lock().push(format!("admit {bytes} {admit:?}"));
             if bytes > self.bytes_max { Err(SliceError::NoSpace) } else { Ok(()) }
         }
+
+        fn note_written(&self, _bytes: u64) {}
 
         fn note_read(&self) {
             self.calls.lock().push("read".into());

@@ -38,6 +38,8 @@ pub(crate) struct EngineUsage {
     pub(crate) active_bytes: AtomicU64,
     /// Bytes granted to the commits in the frozen memtable.
     pub(crate) frozen_bytes: AtomicU64,
+    /// Bytes that callers have written as slices or been granted for commits since the engine was opened.
+    written_bytes: AtomicU64,
     /// Runs in the newest table set.
     pub(crate) runs: AtomicUsize,
     /// How far the flush of the frozen memtable is.
@@ -48,6 +50,16 @@ impl EngineUsage {
     /// Bytes granted to commits that are in no table yet.
     pub(crate) fn in_memory_bytes(&self) -> u64 {
         self.active_bytes.load(Ordering::Relaxed) + self.frozen_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts bytes that a caller has taken from the free ones, after it has taken them.
+    pub(crate) fn note_written(&self, bytes: u64) {
+        self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that callers have taken from the free ones since the engine was opened.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -94,12 +106,15 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
         assert!(grant >= bytes, "a grant covers its commit");
         self.usage.active_bytes.fetch_add(grant, Ordering::Relaxed);
+        self.usage.note_written(grant);
         Ok(grant)
     }
 
     /// Makes room as for a commit, and returns the grant at once.
     pub(crate) fn find_room(&self, bytes: u64) {
         if let Ok(grant) = self.make_room(bytes, Admit::User) {
+            let written_bytes = self.usage.written_bytes.fetch_sub(grant, Ordering::Relaxed);
+            debug_assert!(written_bytes >= grant, "a grant is counted until it is returned");
             self.usage.active_bytes.fetch_sub(grant, Ordering::Relaxed);
         }
     }

@@ -10,10 +10,11 @@
 //! ```
 //!
 //! # Invariants
-//! 1. The loop ends: after `STEPS_MAX` steps, or after `IDLE_STEPS_MAX` in a row without gain. It does not
-//!    begin again until live or free bytes, deletions or snapshots have changed (`ReclaimState`), or until a
-//!    reader has gone whose pin kept segments (`has_failed`). Other commits do not count, because they gain
-//!    nothing.
+//! 1. The loop ends: after `STEPS_MAX` steps, or after `IDLE_STEPS_MAX` in a row without gain. Bytes that
+//!    callers write beside the loop do not count against a gain (`used_and_free_bytes`,
+//!    `tests::space::space_is_gained_beside_callers_that_write`). The loop does not begin again until live or
+//!    free bytes, deletions or snapshots have changed (`ReclaimState`), or until a reader has gone whose pin
+//!    kept segments (`has_failed`). Other commits do not count, because they gain nothing.
 //! 2. With threads, a caller rewrites no table for space. It waits as long as `Patience` says: a full pool
 //!    refuses at once (`tests::space::a_full_pool_refuses_at_once`), and a pool with enough garbage gives its
 //!    thread time to free it (`tests::space::a_caller_waits_for_garbage_on_a_busy_machine`), and waits for
@@ -263,10 +264,11 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 break;
             }
             if step_number == 1 {
+                let space = self.log.space();
                 tracing::info!(
                     name: "reclaim_begun",
-                    used_bytes = best.0,
-                    free_bytes = best.1,
+                    live_bytes = space.live_bytes,
+                    free_bytes = space.free_bytes,
                     "a caller needs space: the engine cleans and compacts"
                 );
             }
@@ -283,7 +285,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             }
             idle = if gained { 0 } else { idle + 1 };
             best = (used.min(best.0), free.max(best.1));
-            if idle == IDLE_STEPS_MAX {
+            if idle >= IDLE_STEPS_MAX {
                 // The next caller need not repeat all this while nothing has changed.
                 let ReclaimState { live_bytes, free_bytes, .. } = self.reclaim_state();
                 let failed_at = ReclaimState { live_bytes, free_bytes, ..idle_since };
@@ -348,10 +350,16 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     }
 
     /// The live bytes, those still in memory included, and the free bytes without the room that memory
-    /// needs as tables: a flush that only writes tables is neither a gain nor a loss.
-    fn used_and_free_bytes(&self) -> (u64, u64) {
-        let (space, in_memory) = (self.log.space(), self.usage.in_memory_bytes());
-        (space.live_bytes + in_memory, space.free_bytes.saturating_sub(in_memory))
+    /// needs as tables: a flush that only writes tables is neither a gain nor a loss. Both are as they would
+    /// be had no caller written since the engine was opened, and so they may be negative.
+    fn used_and_free_bytes(&self) -> (i64, i64) {
+        // Read first: bytes that a caller writes in this moment make the gain look smaller, not larger.
+        let written = self.usage.written_bytes().cast_signed();
+        let (space, in_memory) = (self.log.space(), self.usage.in_memory_bytes().cast_signed());
+        (
+            space.live_bytes.cast_signed() + in_memory - written,
+            space.free_bytes.cast_signed() - in_memory + written,
+        )
     }
 
     fn reclaim_state(&self) -> ReclaimState {

@@ -169,6 +169,10 @@ impl<L: LogStore, S: Schema> Upkeep for EngineInner<L, S> {
         })
     }
 
+    fn note_written(&self, bytes: u64) {
+        self.usage.note_written(bytes);
+    }
+
     fn note_read(&self) {
         self.repair_seen_damage();
     }

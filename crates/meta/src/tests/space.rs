@@ -142,6 +142,49 @@ fn write_half_of_it_garbage(engine: &Engine<MemLog, ListSchema>, n: u64) {
     engine.release(&slices);
 }
 
+/// A quarter of each segment is garbage. At first callers take all that each step frees.
+#[test]
+fn space_is_gained_beside_callers_that_write() {
+    const SLICE_BYTES: usize = 30_000;
+    let log = MemLog::with_options(MemLogOptions { capacity_bytes: 32 << 20, segment_bytes: 128 << 10 });
+    let options = small(Background::Manual);
+    let engine = Engine::open(log, RecoveredLog::empty(), ListSchema, options).unwrap();
+    let add = |n: u64| {
+        let slices = engine.write(Stream::Large, &[n as u8; SLICE_BYTES], Admit::User).expect("it fits");
+        let mut batch = Batch::new();
+        batch.put_naming(&n.to_be_bytes(), &pointer_item(slices[0]), [slices[0]]);
+        engine.commit(&batch, None, Admit::User).expect("it fits");
+        engine.release(&slices);
+    };
+    let mut count = 0;
+    while engine.has_room(2 * SLICE_BYTES as u64) {
+        add(count);
+        count += 1;
+    }
+    for n in (0..count).step_by(4) {
+        let mut batch = Batch::new();
+        batch.delete(&n.to_be_bytes());
+        engine.commit(&batch, None, Admit::Reserve).unwrap();
+    }
+    let inner = engine.inner_for_tests();
+    assert!(inner.drop_deleted().unwrap());
+    let victims = || engine.log().victims(256).len();
+    let (before, mut steps) = (victims(), 0u32);
+    assert!(before > 100, "{before} of 256 segments are worth cleaning");
+    let reclaimed = inner.reclaim_here(|| -> Result<(), MetaError> {
+        steps += 1;
+        while steps <= 12 && engine.has_room(2 * SLICE_BYTES as u64) {
+            add(count);
+            count += 1;
+        }
+        Err(MetaError::Log(LogError::NoSpace))
+    });
+    assert!(reclaimed.is_err_and(|e| e.is_no_space()));
+    let after = victims();
+    assert!(after <= 4, "{after} of {before} segments are left to clean after {steps} steps");
+    engine.close().unwrap();
+}
+
 #[test]
 fn overwriting_runs_for_ever_in_little_space() {
     let engine = open(small_pool(), Background::Manual);
