@@ -90,7 +90,7 @@ impl Warpfire {
         // Background work may rewrite them while the scrub reads.
         let mut weak = engine.log().damaged()?;
         let mut after = None;
-        while let Some(step) = engine.scrub_step(after, WorkFor::Caller)? {
+        while let Some(step) = engine.scrub_step(after, WorkFor::Caller)?.verified() {
             scrub.segments += 1;
             scrub.segments_left = step.left;
             if !step.is_whole {

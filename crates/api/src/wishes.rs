@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use warpfire_env::{SystemClock, Timestamp};
 use warpfire_format::fs::{self as format, WishesRecord};
-use warpfire_log::{UpkeepLimit, WaitBy, WorkFor};
+use warpfire_log::{ScrubStep, UpkeepLimit, WaitBy, WorkFor};
 use warpfire_units::SegmentId;
 
 use crate::open_pool::OpenPool;
@@ -235,7 +235,9 @@ impl Warpfire {
     }
 
     /// As [`scrub_round_step`](Warpfire::scrub_round_step), at the rate of upkeep: beside programs it reads
-    /// slowly. `goes_on_after` waits for that long, and returns whether the step still waits for its turn.
+    /// slowly. `goes_on_after` waits for that long, and returns whether the step goes on. If it does not,
+    /// or if upkeep is paused, the step ends within the segment, and the next step reads that segment from
+    /// its beginning.
     ///
     /// # Errors
     /// As [`scrub`](Warpfire::scrub).
@@ -261,18 +263,21 @@ impl Warpfire {
             self.sync()?;
             engine.flush()?;
         }
-        let verified = engine.scrub_step(SegmentId::new(round.cursor), work_for)?;
-        let (mut read_bytes, mut segments_left) = (0, 0);
-        if let Some(step) = &verified {
-            round.cursor = step.segment.get();
-            round.segments += 1;
-            if !step.is_whole {
-                round.damaged_segments += 1;
-                session.damaged.push(step.segment.get());
+        let (read_bytes, segments_left) = match engine.scrub_step(SegmentId::new(round.cursor), work_for)? {
+            ScrubStep::Verified(step) => {
+                round.cursor = step.segment.get();
+                round.segments += 1;
+                if !step.is_whole {
+                    round.damaged_segments += 1;
+                    session.damaged.push(step.segment.get());
+                }
+                (step.read_bytes, step.left)
             }
-            (read_bytes, segments_left) = (step.read_bytes, step.left);
-        }
-        round.has_ended = verified.is_none() || segments_left == 0;
+            // The cursor stays in front of the segment.
+            ScrubStep::Interrupted { left } => (0, left),
+            ScrubStep::AtEnd => (0, 0),
+        };
+        round.has_ended = segments_left == 0;
         let is_due = now_nanos.saturating_sub(session.stored_nanos) >= STORE_NANOS_MIN;
         if is_new || round.has_ended || is_due {
             shared.wishes.change(&shared.open_pool, |record| record.round = Some(round))?;
@@ -373,6 +378,31 @@ mod tests {
         let ended = fs.scrub_round().expect("it has ended");
         assert!(ended.has_ended && ended.segments == round.segments + rest, "{ended:?}");
         assert_eq!(fs.health().last_scrub.expect("the pool remembers it").damaged_segments, 0);
+    }
+
+    #[test]
+    fn a_scrub_ends_within_a_segment_and_reads_that_segment_again() {
+        let (_world, fs) = pool();
+        let pause = |is_paused| fs.fs().engine().log().upkeep_limit().pause(is_paused);
+        for (pauses, turns) in [(false, 1), (true, 1), (false, 2), (true, 3)] {
+            let left = fs.scrub_round_step(NOW, 0).expect("nothing fails").segments_left;
+            assert!(left > 8, "{left} segments are left");
+            let before = fs.scrub_round().expect("one is running");
+            let taken = std::cell::Cell::new(0);
+            let goes_on = |_| {
+                taken.set(taken.get() + 1);
+                if pauses && taken.get() == turns {
+                    pause(true);
+                }
+                pauses || taken.get() < turns
+            };
+            let step = fs.paced_scrub_round_step(NOW, 0, &goes_on).expect("nothing fails");
+            pause(false);
+            assert_eq!(taken.get(), turns, "no piece follows");
+            assert_eq!((step.read_bytes, step.segments_left), (0, left), "{pauses} {turns}");
+            assert_eq!(fs.scrub_round(), Some(before), "the segment does not count");
+            assert_eq!(rest_of_round(&fs, 0), left);
+        }
     }
 
     #[test]

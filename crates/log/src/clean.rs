@@ -7,7 +7,7 @@ use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_env::{PlantedBug, begin_background_work, is_planted};
 use warpfire_format::segment::SegmentKind;
-use warpfire_pool::Trimmed;
+use warpfire_pool::{Trimmed, VerifiedSegment};
 use warpfire_units::SegmentId;
 
 use crate::limits::{
@@ -16,7 +16,7 @@ use crate::limits::{
 use crate::log::Log;
 use crate::mend_step::PacedTurns;
 use crate::segment_table::{SegmentEntry, SegmentStage};
-use crate::store::{LogError, ScrubbedSegment, Space, WorkFor};
+use crate::store::{LogError, ScrubStep, ScrubbedSegment, Space, WorkFor};
 use crate::stream::log_segments_in_bulk;
 
 impl Log {
@@ -84,7 +84,7 @@ impl Log {
         &self,
         after: Option<SegmentId>,
         work_for: WorkFor<'_>,
-    ) -> Result<Option<ScrubbedSegment>, LogError> {
+    ) -> Result<ScrubStep, LogError> {
         let _in_background = begin_background_work();
         if after.is_none() {
             self.seal_open(|_| true)?;
@@ -92,22 +92,18 @@ impl Log {
         let (segment, left) = {
             let segment_table = self.segment_table.lock();
             let mut later = segment_table.index().live_sealed().after(after);
-            let Some(segment) = later.next() else { return Ok(None) };
+            let Some(segment) = later.next() else { return Ok(ScrubStep::AtEnd) };
             (segment, later.count() as u64)
         };
         let Some(_guard) = self.guard(segment) else { return self.scrub_after(Some(segment), work_for) };
-        // Whoever ends the scrub does so between two segments.
-        let mut turns = PacedTurns { log: self, work_for, is_urgent: false, may_end: false };
-        let verified = match self.pool.verify_in_pieces(segment, &mut turns) {
-            Ok(verified) => verified,
-            Err(e) => return Err(LogError::Damaged(format!("{segment}: {e}").into())),
-        };
-        Ok(Some(ScrubbedSegment {
-            segment,
-            is_whole: verified.is_whole,
-            read_bytes: verified.read_bytes,
-            left,
-        }))
+        let mut turns = PacedTurns { log: self, work_for, is_urgent: false };
+        match self.pool.verify_in_pieces(segment, &mut turns) {
+            Ok(Some(VerifiedSegment { is_whole, read_bytes })) => {
+                Ok(ScrubStep::Verified(ScrubbedSegment { segment, is_whole, read_bytes, left }))
+            }
+            Ok(None) => Ok(ScrubStep::Interrupted { left: left + 1 }),
+            Err(e) => Err(LogError::Damaged(format!("{segment}: {e}").into())),
+        }
     }
 
     /// Sealed segments, best victim first: damaged ones, then by the benefit of cleaning for its cost

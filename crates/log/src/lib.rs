@@ -41,6 +41,6 @@ pub use mend::{Blocked, DueReason, DueWork, ReasonWork, SegmentsAtRisk};
 pub use shape::{Guarantee, OtherShapes};
 pub use store::{
     Admit, CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogError, LogPos, LogStore, Pin,
-    RecordIter, RecoveredLog, ScrubbedSegment, Slices, Space, Stream, WaitBy, Waiter, WorkFor,
+    RecordIter, RecoveredLog, ScrubStep, ScrubbedSegment, Slices, Space, Stream, WaitBy, Waiter, WorkFor,
 };
 pub use upkeep_limit::UpkeepLimit;

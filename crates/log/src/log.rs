@@ -45,7 +45,7 @@ use crate::shape::Converting;
 use crate::state_log::StateLog;
 use crate::store::{
     Admit, CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogError, LogPos, LogStore, Pin,
-    ScrubbedSegment, Slices, Space, Stream, WorkFor,
+    ScrubStep, Slices, Space, Stream, WorkFor,
 };
 use crate::stream::{BulkStream, STREAMS};
 use crate::upkeep_limit::UpkeepLimit;
@@ -487,11 +487,7 @@ impl LogStore for Log {
         Ok(known.into_iter().filter(|id| segment_table.entry(*id).is_some_and(is_live)).collect())
     }
 
-    fn scrub(
-        &self,
-        after: Option<SegmentId>,
-        work_for: WorkFor<'_>,
-    ) -> Result<Option<ScrubbedSegment>, LogError> {
+    fn scrub(&self, after: Option<SegmentId>, work_for: WorkFor<'_>) -> Result<ScrubStep, LogError> {
         self.scrub_after(after, work_for)
     }
 

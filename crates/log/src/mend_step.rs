@@ -39,8 +39,6 @@ pub(crate) struct PacedTurns<'a> {
     pub(crate) work_for: WorkFor<'a>,
     /// Whether the work is on data that has no redundancy left.
     pub(crate) is_urgent: bool,
-    /// Whether its caller, or a pause, may end the work in the middle.
-    pub(crate) may_end: bool,
 }
 
 impl Turns for PacedTurns<'_> {
@@ -53,8 +51,7 @@ impl Turns for PacedTurns<'_> {
 
     fn after_piece(&mut self, work: PieceWork) -> ControlFlow<()> {
         self.log.upkeep_limit.spend(work.read_bytes, work.written_bytes);
-        let turn = self.log.take_turn(self.work_for, self.is_urgent, self.may_end);
-        if self.may_end { turn } else { ControlFlow::Continue(()) }
+        self.log.take_turn(self.work_for, self.is_urgent)
     }
 }
 
@@ -65,15 +62,14 @@ impl Log {
         is_there.then(|| SegmentGuard { log: self, segment })
     }
 
-    /// Waits until upkeep may move more. `Break`: its caller has ended the work or, if `heeds_pause`, upkeep
-    /// is paused.
-    fn take_turn(&self, work_for: WorkFor<'_>, is_urgent: bool, heeds_pause: bool) -> ControlFlow<()> {
+    /// Waits until upkeep may move more. `Break`: its caller has ended the work, or upkeep is paused.
+    fn take_turn(&self, work_for: WorkFor<'_>, is_urgent: bool) -> ControlFlow<()> {
         let WorkFor::Pool(waiter) = work_for else { return ControlFlow::Continue(()) };
         loop {
             let (now_nanos, program_ops) = (waiter.now_nanos(), self.pool.program_ops());
             let wait = self.upkeep_limit.look(Look { now_nanos, program_ops, is_urgent });
             let goes_on = waiter.goes_on_after(Duration::from_nanos(wait));
-            if !goes_on || (heeds_pause && self.upkeep_limit.must_end()) {
+            if !goes_on || self.upkeep_limit.must_end() {
                 return ControlFlow::Break(());
             }
             if wait == 0 {
@@ -89,7 +85,7 @@ impl Log {
         // A step in the background that is under way does not wait from now on.
         let _command = matches!(work_for, WorkFor::Caller).then(|| self.upkeep_limit.command());
         self.spend_converted();
-        if self.take_turn(work_for, false, true).is_break() {
+        if self.take_turn(work_for, false).is_break() {
             return Ok(false);
         }
         let _mending = self.mending.lock();
@@ -102,7 +98,7 @@ impl Log {
             if survey.unsound.contains(&segment) { Suspects::Unverified } else { Suspects::Recorded };
         let nothing_moves = Vacated::default();
         let vacated = if survey.missing_bytes == 0 { &survey.vacated } else { &nothing_moves };
-        let mut turns = PacedTurns { log: self, work_for, is_urgent: left == 0, may_end: true };
+        let mut turns = PacedTurns { log: self, work_for, is_urgent: left == 0 };
         let mut resilvered = self
             .pool
             .resilver_in_pieces(segment, suspects, vacated, &mut turns)

@@ -233,6 +233,29 @@ pub struct ScrubbedSegment {
     pub left: u64,
 }
 
+/// One step of a scrub.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ScrubStep {
+    /// A segment was read.
+    Verified(ScrubbedSegment),
+    /// The caller, or a pause of upkeep, has ended the step before its segment was read whole. The scrub goes
+    /// on with the same segment.
+    Interrupted {
+        /// Segments that are still to be read, with this one.
+        left: u64,
+    },
+    /// No segment is left.
+    AtEnd,
+}
+
+impl ScrubStep {
+    /// The segment that was read, if one was.
+    #[must_use]
+    pub fn verified(self) -> Option<ScrubbedSegment> {
+        if let ScrubStep::Verified(segment) = self { Some(segment) } else { None }
+    }
+}
+
 /// Immutable byte ranges and one commit log, over a pool or in memory.
 ///
 /// # Order
@@ -353,14 +376,10 @@ pub trait LogStore: Send + Sync + 'static {
     /// bytes as for `victims`.
     fn damaged(&self) -> Result<Vec<SegmentId>, LogError>;
 
-    /// Verifies every block, parity too, of the first sealed segment with live bytes after `after`; `None`
-    /// after the last. Damage found counts in `damage_seen`. A scrub begins with `after` of `None`, which
-    /// seals the open segments.
-    fn scrub(
-        &self,
-        after: Option<SegmentId>,
-        work_for: WorkFor<'_>,
-    ) -> Result<Option<ScrubbedSegment>, LogError>;
+    /// Verifies every block, parity too, of the first sealed segment with live bytes after `after`. Damage
+    /// found counts in `damage_seen`. A scrub begins with `after` of `None`, which seals the open segments.
+    /// Work for a caller is never interrupted.
+    fn scrub(&self, after: Option<SegmentId>, work_for: WorkFor<'_>) -> Result<ScrubStep, LogError>;
 
     /// The space of the pool as of now, counted exactly.
     fn space(&self) -> Space;

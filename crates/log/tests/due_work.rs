@@ -58,8 +58,11 @@ fn rot(world: &SimWorld, log: &Log, device: DeviceIndex, segment: SegmentId) {
         let before = sim.peek(at, 4096);
         sim.poke(at, &[0xA5; 4096]);
         let after = SegmentId::new(segment.get() - 1);
-        let scrubbed =
-            log.scrub(after, WorkFor::Caller).expect("nothing fails").expect("the segment is there");
+        let scrubbed = log
+            .scrub(after, WorkFor::Caller)
+            .expect("nothing fails")
+            .verified()
+            .expect("the segment is there");
         if scrubbed.segment == segment && !scrubbed.is_whole {
             return;
         }

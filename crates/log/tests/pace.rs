@@ -40,7 +40,7 @@ fn only_programs_count_as_programs() {
     let ops = || log.pool().program_ops();
     let before = ops();
     assert!(log.mend(WorkFor::Caller).expect("nothing fails"));
-    assert!(log.scrub(None, WorkFor::Caller).expect("nothing fails").is_some());
+    assert!(log.scrub(None, WorkFor::Caller).expect("nothing fails").verified().is_some());
     assert_eq!(ops(), before, "a rebuild and a scrub are none");
     log.read(filled[0].slice, &mut vec![0; filled[0].slice.len_bytes as usize]).expect("it is whole");
     let read = ops();

@@ -279,7 +279,13 @@ fn the_old_zone_stays_as_it_is_until_the_move_is_durable() {
     let held = |at: &u64| world.sims()[0].peek(*at, 4096).iter().filter(|byte| **byte != 0).count() > 4000;
     let block = (2 * rig::ZONE_BYTES..rig::ZONES * rig::ZONE_BYTES).step_by(4096).find(held).unwrap();
     world.sims()[0].poke(block, &[0xA5; 4096]);
-    while client.log.scrub(None, WorkFor::Caller).unwrap().is_some_and(|scrubbed| scrubbed.is_whole) {}
+    while client
+        .log
+        .scrub(None, WorkFor::Caller)
+        .unwrap()
+        .verified()
+        .is_some_and(|scrubbed| scrubbed.is_whole)
+    {}
     assert_eq!(client.log.due_work().at_risk.len(), 1, "the scrub has found the bad block");
     let written = client.log.pool().counters().devices;
     world.record();

@@ -30,7 +30,7 @@ fn a_segment_that_is_freed_under_a_scrub_is_not_damaged() {
         freeing.log(b"freed").unwrap();
         freeing.sync().unwrap();
     });
-    let scrubbed = log.scrub(None, WorkFor::Caller).unwrap().expect("there is a segment");
+    let scrubbed = log.scrub(None, WorkFor::Caller).unwrap().verified().expect("there is a segment");
     assert!(device.is_done(), "the segment was freed under the scrub");
     assert!(scrubbed.is_whole);
     assert!(log.pool().damaged_segments().is_empty());

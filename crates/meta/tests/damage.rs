@@ -166,7 +166,7 @@ fn work_until_idle(engine: &RealEngine) {
 fn scrub(engine: &RealEngine) {
     let mut after = None;
     while let Some(done) =
-        engine.scrub_step(after, warpfire_log::WorkFor::Caller).expect("damage fails no scrub")
+        engine.scrub_step(after, warpfire_log::WorkFor::Caller).expect("damage fails no scrub").verified()
     {
         after = Some(done.segment);
     }

@@ -94,7 +94,9 @@ fn scrub_finds_damage(fs: &TestFs) -> bool {
     let log = fs.engine().log();
     let mut after = None;
     let mut is_found = false;
-    while let Some(scrubbed) = log.scrub(after, warpfire_log::WorkFor::Caller).expect("damage is no error") {
+    while let Some(scrubbed) =
+        log.scrub(after, warpfire_log::WorkFor::Caller).expect("damage is no error").verified()
+    {
         is_found |= !scrubbed.is_whole;
         after = Some(scrubbed.segment);
     }

@@ -134,8 +134,10 @@ fn scrubbed(world: &SimWorld) -> Option<(CheckReport, bool)> {
     let engine = Engine::open(log, recovered, FsSchema, options()).ok()?;
     engine.flush().ok()?;
     let mut after = None;
-    while let Some(step) =
-        engine.scrub_step(after, warpfire_log::WorkFor::Caller).expect("sound devices are readable")
+    while let Some(step) = engine
+        .scrub_step(after, warpfire_log::WorkFor::Caller)
+        .expect("sound devices are readable")
+        .verified()
     {
         after = Some(step.segment);
     }

@@ -29,7 +29,7 @@ use crate::limits::upkeep_bytes;
 use crate::pins::Pins;
 use crate::store::{
     Admit, CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogError, LogPos, LogStore, Pin,
-    ScrubbedSegment, Slices, Space, Stream, WorkFor,
+    ScrubStep, Slices, Space, Stream, WorkFor,
 };
 use crate::stream::UNSPLIT_MAX_BYTES;
 use segments::MemSegments;
@@ -387,13 +387,9 @@ impl LogStore for MemLog {
         Ok(Vec::new())
     }
 
-    fn scrub(
-        &self,
-        _after: Option<SegmentId>,
-        _work_for: WorkFor<'_>,
-    ) -> Result<Option<ScrubbedSegment>, LogError> {
+    fn scrub(&self, _after: Option<SegmentId>, _work_for: WorkFor<'_>) -> Result<ScrubStep, LogError> {
         // Memory does not rot.
-        Ok(None)
+        Ok(ScrubStep::AtEnd)
     }
 
     fn space(&self) -> Space {

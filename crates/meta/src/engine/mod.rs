@@ -30,7 +30,7 @@ use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 use warpfire_env::sync::Mutex;
 use warpfire_env::{RankedMutex, RankedReentrantMutex};
 use warpfire_format::manifest::ManifestEdit;
-use warpfire_log::{LogError, LogPos, LogStore, ScrubbedSegment, WorkFor};
+use warpfire_log::{LogError, LogPos, LogStore, ScrubStep, WorkFor};
 use warpfire_slices::{HeldSlices, LocalSlices};
 use warpfire_units::{SegmentId, Seq};
 
@@ -413,16 +413,12 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         self.inner.cache.limit(bytes);
     }
 
-    /// Verifies every block, parity too, of the next segment after `after`. Returns its findings; `None`
-    /// after the last segment. Background work then moves the live bytes out of damaged segments.
+    /// Verifies every block, parity too, of the next segment after `after`, and returns its findings.
+    /// Background work then moves the live bytes out of damaged segments.
     ///
     /// # Errors
     /// The errors of `LogStore::scrub`.
-    pub fn scrub_step(
-        &self,
-        after: Option<SegmentId>,
-        work_for: WorkFor<'_>,
-    ) -> Result<Option<ScrubbedSegment>, LogError> {
+    pub fn scrub_step(&self, after: Option<SegmentId>, work_for: WorkFor<'_>) -> Result<ScrubStep, LogError> {
         let scrubbed = self.inner.log.scrub(after, work_for);
         self.inner.repair_seen_damage();
         scrubbed

@@ -228,21 +228,19 @@ impl Pool {
     /// # Errors
     /// `UnknownSegment`.
     pub fn verify(&self, id: SegmentId) -> Result<VerifiedSegment, PoolError> {
-        self.verify_in_pieces(id, &mut AtOnce)
+        self.verify_in_pieces(id, &mut AtOnce).map(|verified| verified.expect("nothing ends the work"))
     }
 
-    /// As [`verify`](Self::verify), piece by piece. `turns` may wait, and do not end the work.
+    /// As [`verify`](Self::verify), piece by piece. `None` if `turns` have ended the work: then nothing is
+    /// known of the segment.
     ///
     /// # Errors
     /// As `verify`.
-    ///
-    /// # Panics
-    /// If `turns` end the work.
     pub fn verify_in_pieces(
         &self,
         id: SegmentId,
         turns: &mut dyn Turns,
-    ) -> Result<VerifiedSegment, PoolError> {
+    ) -> Result<Option<VerifiedSegment>, PoolError> {
         let inner = &self.inner;
         let segment = inner.segment(id)?;
         let places = segment.stripes.read().places();
@@ -250,14 +248,14 @@ impl Pool {
         for place in &places {
             (0..segment.width()).for_each(|column| inner.checksums.remove(&segment, place.stripe, column));
         }
-        let damaged = inner.damaged_columns(&segment, &places, turns);
-        let is_whole = damaged.expect("nothing ends the work").is_empty();
+        let Some(damaged) = inner.damaged_columns(&segment, &places, turns) else { return Ok(None) };
+        let is_whole = damaged.is_empty();
         if !is_whole {
             inner.note_damage(id);
         }
         let columns = segment.columns.iter().filter(|(device, _)| inner.devices.writable(*device)).count();
         let blocks: u64 = places.iter().map(|place| u64::from(place.rows) + 1).sum();
-        Ok(VerifiedSegment { is_whole, read_bytes: blocks * columns as u64 * BLOCK_BYTES as u64 })
+        Ok(Some(VerifiedSegment { is_whole, read_bytes: blocks * columns as u64 * BLOCK_BYTES as u64 }))
     }
 
     /// Everything that is vacated if these devices are: they, those that leave the pool, and the ends of

@@ -148,7 +148,7 @@ fn a_scrub_in_pieces_finds_what_a_scrub_at_once_finds() {
         let (world, pool) = world(82, 4, 2, 1);
         let written = damaged(&world, &pool);
         let mut turns = Pieces::of(bytes.max(3 * BLOCK_BYTES as u64));
-        let found = pool.verify_in_pieces(id(1), &mut turns).unwrap();
+        let found = pool.verify_in_pieces(id(1), &mut turns).unwrap().expect("nothing ends it");
         assert!(!found.is_whole);
         assert_eq!(pool.damaged_segments(), [id(1)]);
         // The column is read up to the piece with its bad block.
@@ -156,4 +156,17 @@ fn a_scrub_in_pieces_finds_what_a_scrub_at_once_finds() {
         let (least, most) = (2 * rows(&written), 3 * rows(&written));
         assert!((least..most).contains(&(read / BLOCK_BYTES as u64)), "{read} bytes");
     }
+}
+
+#[test]
+fn a_scrub_that_is_ended_after_any_piece_says_nothing_of_the_segment() {
+    let (world, pool) = world(83, 4, 2, 1);
+    damaged(&world, &pool);
+    let scrub = |ends_after| {
+        let mut turns = Pieces { ends_after, ..Pieces::of(64 << 10) };
+        pool.verify_in_pieces(id(1), &mut turns).unwrap()
+    };
+    let pieces = (1..).find(|ends_after| scrub(*ends_after).is_some()).expect("it has an end");
+    assert!(pieces > 10, "the work has many pieces");
+    assert_eq!(scrub(usize::MAX).map(|found| found.is_whole), Some(false));
 }
