@@ -139,3 +139,53 @@ impl<E: Storage> Fs<E> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use crate::acl::Caller;
+    use crate::keys::inode_key;
+    use crate::tests::world;
+    use crate::{NewMode, SetAttr};
+
+    /// Finds a file in a world in which another thread changes the file just after its record was first
+    /// read, and nobody uses the file any more.
+    fn find_while_it_changes(has_own_record: bool) {
+        const ROOT: Caller<'static> = Caller::ROOT;
+        let fs = world();
+        let node = fs.create(&ROOT, &fs.root(), b"file", NewMode::exact(0o644)).unwrap();
+        if has_own_record {
+            fs.link(&ROOT, &node, &fs.root(), b"other").unwrap();
+        }
+        let (ino, root) = (node.ino(), fs.root().ino());
+        drop(node);
+        let change = || {
+            let node = fs.lookup(&ROOT, &fs.root(), b"file").unwrap();
+            let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+            fs.setattr(&ROOT, &node, &mode).unwrap();
+        };
+        let (name_reads, own_reads) = (Cell::new(0), Cell::new(0));
+        let guard = fs.call_gate.enter();
+        let found = fs.find_by(root, b"file", |key, value| {
+            let found = fs.get(key, value)?;
+            let reads = if *key == *inode_key(ino) { &own_reads } else { &name_reads };
+            reads.set(reads.get() + 1);
+            // The record of the file is the name's, or the one at its own key.
+            if std::ptr::eq(reads, &own_reads) == has_own_record && reads.get() == 1 {
+                std::thread::scope(|scope| scope.spawn(change).join()).expect("nothing fails");
+            }
+            Ok(found)
+        });
+        drop(guard);
+        let found = found.unwrap().expect("it is there");
+        assert_eq!((found.ino(), fs.getattr(&found).mode & 0o777), (ino, 0o600), "the node is outdated");
+        assert_eq!((name_reads.get(), own_reads.get()), (2, if has_own_record { 2 } else { 0 }));
+    }
+
+    #[test]
+    fn a_record_that_changes_after_it_was_read_is_read_again() {
+        find_while_it_changes(false);
+        find_while_it_changes(true);
+    }
+}

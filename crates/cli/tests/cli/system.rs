@@ -282,3 +282,26 @@ fn a_bind_mount_of_a_part_of_a_pool_has_no_transactions() {
     assert_eq!(said.matches("/mnt").count(), 2, "the whole mount is named: {said}");
     assert!(!pool.0.path("mnt/d/b").exists() && !pool.0.path("mnt/d/c").exists());
 }
+
+/// Containers put files of the host, such as resolv.conf, over files of their tree.
+#[test]
+fn mounts_on_and_of_a_file_stay_while_transactions_change_it() {
+    if !can_use_mount_8() {
+        return;
+    }
+    let pool = MountedFixture::new();
+    for name in ["mnt/covered", "mnt/shown", "host", "view"] {
+        std::fs::write(pool.0.path(name), name).expect("writable");
+    }
+    // The second transaction changes names beside the file's.
+    let script = "mount --bind host mnt/covered && mount --bind mnt/shown view &&
+        for change in 'echo two >> shown; chmod 600 covered' 'mv shown other; mv other shown; echo three >> shown'
+        do (cd mnt && $0 tx run -- sh -ec \"$change\") || exit 1; done
+        mountpoint mnt/covered && mountpoint view && cat mnt/covered view; code=$?
+        umount mnt/covered view; exit $code";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, BINARY]).current_dir(pool.0.path("."));
+    let said = CommandResult::from(shell.output().expect("a shell runs")).succeeded();
+    assert!(said.ends_with("hostmnt/showntwo\nthree\n"), "{said}");
+    assert_eq!(std::fs::read(pool.0.path("mnt/covered")).expect("readable"), b"mnt/covered");
+}
