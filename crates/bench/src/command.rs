@@ -31,6 +31,7 @@ Examples:
   warpfire-bench sync --files 10000 --threads 8 --peers raw            each file durable; a bare write beside it
   warpfire-bench lookup --files 8M --cache 64M                         attributes by name, mostly not in memory
   warpfire-bench randread --large 4G --files 500K --threads 32 --peers raw
+  warpfire-bench lookup --files 1M --snapshots 1000                    the same with and without snapshots
   warpfire-bench meta --files 5M --order random                        the metadata engine alone
   warpfire-bench meta --files 2M --batch 100 --peers rocksdb           the engine alone, RocksDB beside it
   warpfire-bench stat --files 1M --mount /mnt --runs 5 --json          inside an existing directory";
@@ -101,6 +102,11 @@ pub struct Args {
     /// Measure inside this directory instead of the library.
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
+
+    /// Measure the library once more in the same rounds, with so many snapshots. They are taken at equal
+    /// distances while the files, or the large file, are first written.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    snapshots: Option<u64>,
 
     /// Other targets to measure in the same rounds.
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -234,6 +240,10 @@ fn measure_engine(
         false,
     );
     let mut rocksdb = None;
+    if args.snapshots.is_some() {
+        let reason = "the workload meta has no files of which to take snapshots".to_owned();
+        skipped.push(Skipped { target: "snapshots".to_owned(), reason });
+    }
     for peer in &args.peers {
         let found = match peer {
             Peer::Rocksdb => Rocksdb::find(&args.rocksdb, backing.subdirectory("rocksdb")?),
@@ -305,6 +315,11 @@ fn targets(
     match &args.mount {
         Some(directory) => targets.push(Box::new(Named::new(directory)?)),
         None => targets.push(Box::new(Library::new(pool("library")?, args.background, args.cache))),
+    }
+    if let Some(count) = args.snapshots {
+        let writes = if args.workload.is_large() { shape.large_pieces() } else { shape.count };
+        let library = Library::new(pool("snapshots")?, args.background, args.cache);
+        targets.push(Box::new(library.with_snapshots(count, writes)));
     }
     for &peer in &args.peers {
         let mut kernel = |kind: Kind| -> Result<(), Failure> {

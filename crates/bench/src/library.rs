@@ -1,6 +1,7 @@
 //! Measures the library: a pool on new image files, in this process.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use warpfire::{Dir, File, Pool, PoolOptions, Warpfire};
 use warpfire_terminal::{Failure, Size};
@@ -14,11 +15,36 @@ pub struct Library {
     pool: Option<Warpfire>,
     background: bool,
     cache: Option<Size>,
+    snapshots: Option<SnapshotLoad>,
+}
+
+/// Snapshots that are taken while files are written: one after every so many writes, until there are enough.
+struct SnapshotLoad {
+    count: u64,
+    every: u64,
+    writes: AtomicU64,
 }
 
 impl Library {
     pub fn new(spec: PoolSpec, background: bool, cache: Option<Size>) -> Self {
-        Library { spec, pool: None, background, cache }
+        Library { spec, pool: None, background, cache, snapshots: None }
+    }
+
+    /// Takes `count` snapshots during the first `writes` writes of each run, one for each write at most.
+    pub fn with_snapshots(self, count: u64, writes: u64) -> Self {
+        let count = count.min(writes);
+        let every = (writes / count.max(1)).max(1);
+        Library { snapshots: Some(SnapshotLoad { count, every, writes: AtomicU64::new(0) }), ..self }
+    }
+
+    /// Takes the snapshot that is due after one more write.
+    fn note_write(&self) -> Result<(), Failure> {
+        let Some(load) = &self.snapshots else { return Ok(()) };
+        let writes = load.writes.fetch_add(1, Ordering::Relaxed) + 1;
+        if writes.is_multiple_of(load.every) && writes / load.every <= load.count {
+            self.pool().create_snapshot(format!("after {writes}"))?;
+        }
+        Ok(())
     }
 
     fn options(&self, options: PoolOptions) -> PoolOptions {
@@ -40,13 +66,19 @@ impl Library {
 
 impl Target for Library {
     fn name(&self) -> String {
-        "library".to_owned()
+        match &self.snapshots {
+            Some(load) => format!("library, {} snapshots", load.count),
+            None => "library".to_owned(),
+        }
     }
 
     fn fresh(&mut self) -> Result<(), Failure> {
         self.close()?;
         let images = self.spec.fresh_images()?;
         self.pool = Some(self.options(self.spec.options()).create(&images)?);
+        if let Some(load) = &mut self.snapshots {
+            *load.writes.get_mut() = 0;
+        }
         Ok(())
     }
 
@@ -79,12 +111,14 @@ impl Target for Library {
     fn directory(&self, number: u64) -> Result<Box<dyn Directory + '_>, Failure> {
         let path = PathBuf::from(format!("/{number:08}"));
         self.pool().create_dir_all(&path)?;
-        Ok(Box::new(LibraryDirectory { pool: self.pool(), dir: self.pool().dir(&path)?, path }))
+        let (pool, dir) = (self.pool(), self.pool().dir(&path)?);
+        Ok(Box::new(LibraryDirectory { library: self, pool, dir, path }))
     }
 
     fn large_file(&self) -> Result<Box<dyn LargeFile + '_>, Failure> {
         let options = warpfire::OpenOptions::new().read(true).write(true).create(true);
-        Ok(Box::new(LibraryFile(options.open(self.pool(), "/large")?)))
+        let file = options.open(self.pool(), "/large")?;
+        Ok(Box::new(LibraryFile { library: self, file }))
     }
 
     fn sync(&self) -> Result<(), Failure> {
@@ -93,6 +127,7 @@ impl Target for Library {
 }
 
 struct LibraryDirectory<'a> {
+    library: &'a Library,
     pool: &'a Warpfire,
     dir: Dir,
     path: PathBuf,
@@ -100,12 +135,14 @@ struct LibraryDirectory<'a> {
 
 impl Directory for LibraryDirectory<'_> {
     fn create(&mut self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
-        Ok(self.dir.write(name, bytes)?)
+        self.dir.write(name, bytes)?;
+        self.library.note_write()
     }
 
     fn create_synced(&mut self, name: &str, bytes: &[u8]) -> Result<(), Failure> {
         self.dir.write(name, bytes)?;
-        Ok(self.pool.sync()?)
+        self.pool.sync()?;
+        self.library.note_write()
     }
 
     fn read(&mut self, name: &str, into: &mut Vec<u8>) -> Result<(), Failure> {
@@ -132,18 +169,22 @@ impl Directory for LibraryDirectory<'_> {
     }
 }
 
-struct LibraryFile(File);
+struct LibraryFile<'a> {
+    library: &'a Library,
+    file: File,
+}
 
-impl LargeFile for LibraryFile {
+impl LargeFile for LibraryFile<'_> {
     fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Failure> {
-        Ok(self.0.read_exact_at(into, at)?)
+        Ok(self.file.read_exact_at(into, at)?)
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Failure> {
-        Ok(self.0.write_all_at(bytes, at)?)
+        self.file.write_all_at(bytes, at)?;
+        self.library.note_write()
     }
 
     fn sync(&self) -> Result<(), Failure> {
-        Ok(self.0.sync_all()?)
+        Ok(self.file.sync_all()?)
     }
 }

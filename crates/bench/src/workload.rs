@@ -84,6 +84,14 @@ pub struct Measure {
 /// Bytes per call when the large file is written or read front to back.
 const PIECE_BYTES: u64 = 1 << 20;
 
+impl Shape {
+    /// Calls that write the large file front to back.
+    #[must_use]
+    pub fn large_pieces(&self) -> u64 {
+        self.large_bytes.div_ceil(PIECE_BYTES)
+    }
+}
+
 impl Workload {
     /// Its name on the command line.
     #[must_use]
@@ -184,7 +192,7 @@ impl Workload {
                 })?])
             }
             Workload::Seq => {
-                let pieces = shape.large_bytes.div_ceil(PIECE_BYTES);
+                let pieces = shape.large_pieces();
                 let write = measure(target, "seq write", pieces, shape.large_bytes, |target| {
                     written(target, shape).map(|()| Vec::new())
                 })?;

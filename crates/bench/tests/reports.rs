@@ -51,6 +51,27 @@ fn a_server_without_a_filesystem_takes_part_or_is_named() {
 }
 
 #[test]
+fn the_library_with_snapshots_has_rows_of_its_own() {
+    let inside = empty();
+    for (workload, snapshots, rows) in [("lookup", 10, 4), ("randwrite", 4, 2), ("create", 200, 2)] {
+        let words = format!(
+            "{workload} --files 100 --large 8M --runs 1 --capacity 64M --snapshots {snapshots} --json"
+        );
+        let report: Value = serde_json::from_str(&succeeds(inside.path(), &words)).expect("JSON");
+        let names: Vec<_> =
+            report["rows"].as_array().expect("a list").iter().map(|row| row["target"].clone()).collect();
+        assert_eq!(names.len(), rows, "{report}");
+        // There is at most one snapshot for each write.
+        let taken = format!("library, {} snapshots", snapshots.min(100));
+        assert!(names[..rows / 2].iter().all(|name| name == "library"), "{names:?}");
+        assert!(names[rows / 2..].iter().all(|name| *name == taken.as_str()), "{names:?}");
+    }
+    let report = succeeds(inside.path(), "meta --files 200 --runs 1 --capacity 64M --snapshots 3 --json");
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!(report["skipped"][0]["target"], "snapshots");
+}
+
+#[test]
 fn every_workload_runs_on_the_library() {
     let inside = empty();
     for workload in ["create", "read", "stat", "remove", "sync", "randread", "randwrite", "seq", "meta"] {
