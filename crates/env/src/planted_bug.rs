@@ -84,11 +84,13 @@ pub enum PlantedBug {
     MarkBeforeBytes,
     /// The versions that go to the past end with the newest of them, which no snapshot sees then.
     PastEndsEarly,
+    /// A stripe of a column that is rewritten ends with its first piece.
+    PieceTakenForWhole,
 }
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 39] = [
+    const ALL: [(PlantedBug, &str); 40] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -128,6 +130,7 @@ impl PlantedBug {
         (PlantedBug::CopiesApartAccepted, "copies-apart-accepted"),
         (PlantedBug::MarkBeforeBytes, "mark-before-bytes"),
         (PlantedBug::PastEndsEarly, "past-ends-early"),
+        (PlantedBug::PieceTakenForWhole, "piece-taken-for-whole"),
     ];
 
     fn named(name: &str) -> Option<PlantedBug> {

@@ -37,6 +37,9 @@ const DEVICES_MAX: usize = 12;
 /// Turns of background work after which everything that can be whole is whole.
 const TURNS: u32 = 3000;
 
+/// Most steps of background work in a rebuild that is begun.
+const MEND_STEPS: u64 = 12;
+
 /// One judgement of so many also opens a copy of which all roots are overwritten.
 const ONE_WITHOUT_ROOTS_IN: u64 = 3;
 
@@ -51,6 +54,8 @@ enum Verb {
     Fail,
     Return,
     Rebuild,
+    /// The lost devices are given up, and some background work is done.
+    BeginRebuild,
     PowerCut,
     /// Another shape for new segments, and perhaps for older ones too, and space kept free for lost devices.
     Tune,
@@ -58,7 +63,7 @@ enum Verb {
     ZoneDies,
 }
 
-const ALL: [Verb; 11] = [
+const ALL: [Verb; 12] = [
     Verb::Add,
     Verb::AddSpare,
     Verb::UseSpare,
@@ -67,15 +72,19 @@ const ALL: [Verb; 11] = [
     Verb::Fail,
     Verb::Return,
     Verb::Rebuild,
+    Verb::BeginRebuild,
     Verb::PowerCut,
     Verb::Tune,
     Verb::ZoneDies,
 ];
 
+const IN_MEND: [Verb; 5] = [Verb::PowerCut, Verb::Offline, Verb::Fail, Verb::Return, Verb::BeginRebuild];
+
 /// The devices, as the run knows them.
 struct Life {
     session: Session,
     shape: Shape,
+    menu: Menu,
     /// k and m of new segments.
     tuned: (u16, u8),
     /// The fewest parity columns that a segment may have.
@@ -94,18 +103,53 @@ struct Life {
     /// device, and then no more devices may fail than parity covers beside it.
     wounded: BTreeSet<usize>,
     done: Vec<(Verb, usize)>,
+    tally: LifeTally,
+}
+
+/// The counts of lives.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct LifeTally {
+    /// Verbs that were done.
+    pub verbs: u64,
+    /// Events while a mend was paused that had written a part of a column.
+    pub in_mend: MendTally,
+}
+
+/// Events, by their kind.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MendTally {
+    /// Comparisons of a copy after a power cut.
+    pub judgements: u64,
+    /// Power cuts of the life itself.
+    pub cuts: u64,
+    /// Devices that were lost.
+    pub losses: u64,
+    /// Devices that came back.
+    pub returns: u64,
+}
+
+impl LifeTally {
+    /// Adds the counts of another life.
+    pub fn add(&mut self, other: &LifeTally) {
+        self.verbs += other.verbs;
+        let MendTally { judgements, cuts, losses, returns } = other.in_mend;
+        self.in_mend.judgements += judgements;
+        self.in_mend.cuts += cuts;
+        self.in_mend.losses += losses;
+        self.in_mend.returns += returns;
+    }
 }
 
 fn index(device: usize) -> DeviceIndex {
     DeviceIndex(u16::try_from(device).expect("few devices"))
 }
 
-/// Runs one case. Returns the number of verbs that were done.
+/// Runs one case.
 ///
 /// # Errors
 /// A verb that must succeed fails, an answer differs from the model, or data is lost within the redundancy
 /// that the product says is left.
-pub fn run(seed: u64) -> Result<u64, Violation> {
+pub fn run(seed: u64) -> Result<LifeTally, Violation> {
     let random = SimRandom::new(mix(seed) ^ 0x11fe);
     let geometries = [(1, 1, 2), (2, 1, 2), (1, 2, 2), (2, 2, 2), (4, 2, 2)];
     let pick = usize::try_from(random.below(geometries.len() as u64)).expect("an index");
@@ -115,9 +159,12 @@ pub fn run(seed: u64) -> Result<u64, Violation> {
     let shape = Shape { data, parity, spare, zones: 64, zone_bytes: 256 << 10, ..drawn };
     let session = Session::make(shape, seed)?;
     let none = BTreeSet::new;
+    // A stripe of a large write takes a mend several pieces.
+    let menu = if random.one_in(2) { Menu::TINY } else { Menu { write_bytes_max: 600_000, ..Menu::TINY } };
     let mut life = Life {
         session,
         shape,
+        menu,
         tuned: (data, parity),
         least_parity: parity,
         random,
@@ -128,6 +175,7 @@ pub fn run(seed: u64) -> Result<u64, Violation> {
         returned: none(),
         wounded: none(),
         done: Vec::new(),
+        tally: LifeTally::default(),
     };
     life.session.devices_failed = true;
     let with_context = |v: Violation, life: &Life| {
@@ -138,22 +186,29 @@ pub fn run(seed: u64) -> Result<u64, Violation> {
     };
     for _ in 0..VERBS {
         life.operate().map_err(|v| with_context(v, &life))?;
-        let nth = usize::try_from(life.random.below(ALL.len() as u64)).expect("an index");
-        life.step(ALL[nth]).map_err(|v| with_context(v, &life))?;
+        let verb = life.draw_verb();
+        life.step(verb).map_err(|v| with_context(v, &life))?;
         life.operate().map_err(|v| with_context(v, &life))?;
         life.judge().map_err(|v| with_context(v, &life))?;
     }
-    Ok(life.done.len() as u64)
+    Ok(LifeTally { verbs: life.done.len() as u64, ..life.tally })
 }
 
 impl Life {
+    /// Most verbs beside a column that is half mended are those that such a column must survive.
+    fn draw_verb(&self) -> Verb {
+        let is_hard = self.session.has_half_a_column() && !self.random.one_in(4);
+        let verbs = if is_hard { &IN_MEND[..] } else { &ALL };
+        verbs[usize::try_from(self.random.below(verbs.len() as u64)).expect("an index")]
+    }
+
     fn log(&self) -> &Log {
         self.session.fs().engine().log()
     }
 
     /// Does some operations.
     fn operate(&mut self) -> Result<(), Violation> {
-        let draw = OpSource::new(self.random.below(u64::MAX), Menu::TINY);
+        let draw = OpSource::new(self.random.below(u64::MAX), self.menu);
         for _ in 0..self.random.below(OPERATIONS) {
             let op = draw.next(self.session.history.model(), self.session.open_transactions());
             self.must(&op)?;
@@ -187,6 +242,11 @@ impl Life {
         failed < usize::from(self.least_parity) && self.returned.is_empty()
     }
 
+    /// Whether one more device may be away, and the others can be written.
+    fn can_lose_one(&self) -> bool {
+        self.may_lose_one() && self.working().count() > self.width()
+    }
+
     /// Does a verb, if the devices allow it now.
     fn step(&mut self, verb: Verb) -> Result<(), Violation> {
         let width = self.width();
@@ -216,13 +276,14 @@ impl Life {
                 self.remove(device)?;
                 device
             }
-            Verb::Offline | Verb::Fail if self.may_lose_one() && self.working().count() > width => {
+            Verb::Offline | Verb::Fail if self.can_lose_one() => {
                 let Some(device) = self.draw(self.working()) else { return Ok(()) };
                 self.lose(device, verb)?;
                 device
             }
             Verb::Return => {
                 let Some(device) = self.away.first().copied() else { return Ok(()) };
+                self.tally.in_mend.returns += u64::from(self.session.has_half_a_column());
                 self.session.world.sims()[device].heal();
                 let back = Arc::clone(&self.session.world.devices()[device]);
                 let online = self.log().pool().take_online(back);
@@ -236,7 +297,17 @@ impl Life {
                 self.rebuild()?;
                 0
             }
+            Verb::BeginRebuild => {
+                // Without a loss little is due.
+                if self.rebuilt.len() == self.away.len() && self.can_lose_one() {
+                    self.step(Verb::Offline)?;
+                }
+                self.give_up_lost()?;
+                self.mend_in_part()?;
+                0
+            }
             Verb::PowerCut => {
+                self.tally.in_mend.cuts += u64::from(self.session.has_half_a_column());
                 let cut = Cut::Seeded(self.random.below(u64::MAX));
                 self.session.crash_apart_from_space(&cut)?;
                 // A device that had failed works again; one that is kept offline does not.
@@ -319,6 +390,7 @@ impl Life {
     }
 
     fn lose(&mut self, device: usize, verb: Verb) -> Result<(), Violation> {
+        self.tally.in_mend.losses += u64::from(self.session.has_half_a_column());
         if verb == Verb::Offline {
             let offline = self.log().pool().take_offline(index(device));
             offline.map_err(|e| Violation(format!("device {device} is not taken offline: {e}")))?;
@@ -350,10 +422,32 @@ impl Life {
         self.must(&Op::Sync)
     }
 
-    /// Gives up the devices that are away, and works until nothing is due.
-    fn rebuild(&mut self) -> Result<(), Violation> {
+    /// Gives up the devices that are away: their columns are due to move.
+    fn give_up_lost(&mut self) -> Result<(), Violation> {
         self.settle()?;
         self.log().vacate(self.away.iter().map(|n| index(*n)).collect());
+        Ok(())
+    }
+
+    /// Does some background work, which may end in the middle of a mend.
+    fn mend_in_part(&mut self) -> Result<(), Violation> {
+        for _ in 0..1 + self.random.below(MEND_STEPS) {
+            self.must(&Op::Background(1))?;
+            if self.session.has_half_a_column() && self.random.one_in(3) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up the devices that are away, and works until nothing is due.
+    fn rebuild(&mut self) -> Result<(), Violation> {
+        self.give_up_lost()?;
+        if self.random.one_in(2) {
+            self.mend_in_part()?;
+            self.judge()?;
+            self.operate()?;
+        }
         self.must(&Op::Background(TURNS))?;
         self.settle()?;
         self.must(&Op::Background(TURNS))?;
@@ -399,6 +493,7 @@ impl Life {
 
     /// Compares the losses that are left with the least that the run knows, and takes as many devices away.
     fn judge(&mut self) -> Result<(), Violation> {
+        self.tally.in_mend.judgements += u64::from(self.session.has_half_a_column());
         if let Some(overwrite) = overwrite(&self.session.world) {
             return Err(Violation(overwrite));
         }

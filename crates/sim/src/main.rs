@@ -4,9 +4,11 @@
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use warpfire_sim::crash::{self, Budget, Judge, Workload};
+use warpfire_sim::life::{LifeTally, MendTally};
 use warpfire_sim::op::Menu;
 use warpfire_sim::run::{Limits, RunReport, run};
 use warpfire_sim::session::Violation;
@@ -142,7 +144,18 @@ fn main() -> ExitCode {
             print_report("faults", "cases", &report, "faults --cases 1 --seed")
         }
         SimCommand::Life(many) => {
-            let report = run(many.common.limits(many.cases), life::run);
+            let tally = Mutex::new(LifeTally::default());
+            let report = run(many.common.limits(many.cases), |seed| {
+                let life = life::run(seed)?;
+                tally.lock().unwrap_or_else(PoisonError::into_inner).add(&life);
+                Ok(life.verbs)
+            });
+            let MendTally { judgements, cuts, losses, returns } =
+                tally.into_inner().unwrap_or_else(PoisonError::into_inner).in_mend;
+            println!(
+                "life: a column was half mended at {judgements} comparisons, {cuts} power cuts, {losses} \
+                 losses of a device and {returns} returns"
+            );
             print_report("life", "verbs", &report, "life --cases 1 --seed")
         }
         // The widest geometry takes far longer, so it gets one case in a thousand.

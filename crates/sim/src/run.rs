@@ -2,7 +2,7 @@
 //! result.
 //!
 //! # Invariants
-//! 1. A case runs on one thread from beginning to end.
+//! 1. A case runs on one thread from beginning to end, but for its mends: while one runs, that thread waits.
 //! 2. A panic is a violation like any other. A case that runs for too long ends the process, after its seed
 //!    is printed.
 

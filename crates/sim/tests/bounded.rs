@@ -1,7 +1,10 @@
 //! A bounded share of the binary's runs. A violation is printed with its seed and the command that replays
 //! it.
 
+use std::sync::Mutex;
+
 use warpfire_sim::crash::{Budget, Judge, SmallWorkloads, Workload};
+use warpfire_sim::life::{LifeTally, MendTally};
 use warpfire_sim::op::Menu;
 use warpfire_sim::run::{Limits, RunReport, run};
 use warpfire_sim::session::Violation;
@@ -62,7 +65,16 @@ fn devices_that_fail_at_the_nth_operation_lose_nothing_that_was_acknowledged() {
 
 #[test]
 fn devices_join_leave_fail_and_return_and_as_many_may_be_lost_as_the_pool_says() {
-    demand_none(&run(limits(1, 60), life::run), "life --cases 1 --seed");
+    let tally = Mutex::new(LifeTally::default());
+    let report = run(limits(1, 300), |seed| {
+        let life = life::run(seed)?;
+        tally.lock().unwrap().add(&life);
+        Ok(life.verbs)
+    });
+    demand_none(&report, "life --cases 1 --seed");
+    let MendTally { judgements, cuts, losses, returns } = tally.into_inner().unwrap().in_mend;
+    let met = [judgements, cuts, losses, returns];
+    assert!(met.iter().all(|count| *count > 0), "each meets a column that is half mended: {met:?}");
 }
 
 #[test]

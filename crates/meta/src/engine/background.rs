@@ -15,10 +15,10 @@ use warpfire_env::sync::thread::{Builder, JoinHandle};
 
 use warpfire_env::sync::{Condvar, Mutex};
 use warpfire_env::{SystemClock, begin_background_work};
-use warpfire_log::{CensusNeed, LogError, LogStore, WaitBy, WorkFor};
+use warpfire_log::{CensusNeed, LogError, LogStore, WaitBy, Waiter, WorkFor};
 use warpfire_units::Seq;
 
-use super::{Background, EngineInner};
+use super::{Background, Engine, EngineInner};
 use crate::schema::Schema;
 use crate::store::MetaError;
 
@@ -127,6 +127,29 @@ fn work<L: LogStore, S: Schema>(
     }
 }
 
+/// The steps of the background threads, for a caller that chooses when each runs.
+impl<L: LogStore, S: Schema> Engine<L, S> {
+    /// A step of the thread for upkeep: makes one segment whole, piece by piece, at the rate of upkeep.
+    /// `waiter` may wait between two pieces while others use the engine, and may end the step. `true` if
+    /// something was rewritten.
+    ///
+    /// # Errors
+    /// The first error of the log. A segment that cannot be made whole is no error.
+    pub fn upkeep_step(&self, waiter: &dyn Waiter) -> Result<bool, MetaError> {
+        let _in_background = begin_background_work();
+        self.inner.upkeep_step_by(waiter)
+    }
+
+    /// A step of the threads for flushes and merges. `true` if something was done.
+    ///
+    /// # Errors
+    /// The first error of the log.
+    pub fn flush_or_merge_step(&self) -> Result<bool, MetaError> {
+        let _in_background = begin_background_work();
+        Ok(self.inner.flush_step()? || self.inner.compaction_step()?)
+    }
+}
+
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Counts an event that may have made work, and wakes the threads.
     pub(crate) fn wake_background(&self) {
@@ -178,12 +201,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(false)
     }
 
-    /// Makes one segment whole, at the rate of upkeep, unless that is paused. Ends early when the threads
-    /// are to end.
+    /// Makes one segment whole. Ends early when the threads are to end.
     fn upkeep_step(&self) -> Result<bool, MetaError> {
-        if !self.log.upkeep_may_work() {
-            return Ok(false);
-        }
         // The condition variable waits in the machine's time.
         let waiter = WaitBy(&SystemClock, |wait: Duration| {
             let mut calls = self.signal.calls.lock();
@@ -192,7 +211,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             }
             !calls.stopped
         });
-        self.repair_step(WorkFor::Pool(&waiter))
+        self.upkeep_step_by(&waiter)
+    }
+
+    /// Makes one segment whole, at the rate of upkeep, unless that is paused.
+    fn upkeep_step_by(&self, waiter: &dyn Waiter) -> Result<bool, MetaError> {
+        if self.log.upkeep_may_work() { self.repair_step(WorkFor::Pool(waiter)) } else { Ok(false) }
     }
 
     /// Works for callers that wait for space, or compacts runs, or cleans segments if that pays.

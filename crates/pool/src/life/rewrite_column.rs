@@ -9,7 +9,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use warpfire_env::AlignedBuf;
+use warpfire_env::{AlignedBuf, PlantedBug, is_planted};
 use warpfire_format::crc32c;
 use warpfire_format::segment::{LostColumn, SegmentKind};
 use warpfire_format::stripe::{StripeHeader, inline_start};
@@ -94,6 +94,9 @@ impl Inner {
                 return Ok(ControlFlow::Break(()));
             }
             left.start = blocks.end;
+            if is_planted(PlantedBug::PieceTakenForWhole) {
+                break;
+            }
         }
         Ok(ControlFlow::Continue(()))
     }

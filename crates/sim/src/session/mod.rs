@@ -1,6 +1,7 @@
 //! One run of the product beside the model. Each answer is compared; `check` compares everything visible.
 
 mod compare;
+mod mend;
 mod transactions;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use warpfire_env::Clock;
 use warpfire_fs::FsError;
-use warpfire_sim_env::{Cut, SimWorld};
+use warpfire_sim_env::{Cut, SimRandom, SimWorld, mix};
 
 use crate::drive::{drive, errno_of};
 use crate::history::History;
@@ -20,6 +21,7 @@ use crate::open_transactions::OpenTransactions;
 use crate::space::{census, check_copy, check_total, refusal_fault};
 use crate::stack::{Shape, SimFs, overwrite};
 use compare::{Comparison, compare};
+use mend::Mend;
 
 /// Time that passes before each operation, so that no two operations have the same time.
 const STEP_NANOS: u64 = 1_000_001;
@@ -56,6 +58,10 @@ pub struct Session {
     pub world: SimWorld,
     shape: Shape,
     fs: Option<Arc<SimFs>>,
+    /// Draws the pieces that a mend does at a time. `None`: each mend goes on to its end, as in a command.
+    pieces: Option<Arc<SimRandom>>,
+    /// The mend that is paused.
+    mend: Option<Mend>,
     open_transactions: OpenTransactions,
     /// The states of the model.
     pub history: History,
@@ -74,10 +80,13 @@ impl Session {
         let world = shape.world(seed);
         let fs = shape.make(&world).map_err(|e| Violation(format!("cannot make {shape}: {e}")))?;
         let model = Model::new(world.clock().now());
+        let pieces = SimRandom::new(mix(seed) ^ 0x91ec);
         Ok(Session {
             world,
             shape,
             fs: Some(Arc::new(fs)),
+            pieces: (!pieces.one_in(3)).then(|| Arc::new(pieces)),
+            mend: None,
             open_transactions: OpenTransactions::default(),
             history: History::new(model),
             devices_failed: false,
@@ -94,6 +103,8 @@ impl Session {
             world,
             shape,
             fs: None,
+            pieces: None,
+            mend: None,
             open_transactions: OpenTransactions::default(),
             history: History::new(model),
             devices_failed: false,
@@ -159,6 +170,9 @@ impl Session {
             Op::Reopen => self.reopen().map(|()| (OpOutput::Nothing, None)),
             Op::Snapshot(name) => self.fs().create_snapshot(name).map(|_| (OpOutput::Nothing, None)),
             Op::DropSnapshot(name) => self.fs().delete_snapshot(name).map(|_| (OpOutput::Nothing, None)),
+            Op::Background(steps) if let Some(pieces) = self.pieces.clone() => {
+                self.background_in_pieces(&pieces, *steps).map(|()| (OpOutput::Nothing, None))
+            }
             _ => drive(self.fs(), op, &self.open_transactions.values),
         };
         let outcome = compare(&wanted, result).map_err(|why| self.disagreement(op, &why))?;
@@ -182,6 +196,7 @@ impl Session {
 
     fn reopen(&mut self) -> Result<(), FsError> {
         self.open_transactions.clear();
+        self.mend = None;
         if let Some(fs) = self.fs.take() {
             fs.close()?;
         }
@@ -238,6 +253,8 @@ impl Session {
         self.open_transactions.clear();
         self.fs = None;
         self.world = self.world.cut(cut);
+        // What it does at its end does not reach the devices after the cut.
+        self.mend = None;
         self.open().map_err(|v| Violation(format!("after a power cut: {v}")))?;
         let allowed = self.history.durable()..=self.history.newest();
         let found = find_state(self.fs(), &self.history, allowed)?;
@@ -260,6 +277,7 @@ impl Session {
             return Err(Violation(overwrite));
         }
         self.world = self.world.cut(cut);
+        self.mend = None;
         let copy = self.world.fork();
         self.open().map_err(|v| Violation(format!("after a power cut: {v}")))?;
         let allowed = self.history.durable()..=self.history.newest();
