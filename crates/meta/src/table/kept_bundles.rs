@@ -74,10 +74,11 @@ impl KeptBundles {
         self.has_any.store(true, Ordering::Relaxed);
         let place = (slice.segment, slice.offset_bytes);
         let mut kept = self.kept.lock();
-        if kept.by_place.insert(place, Arc::clone(bundle)).is_some() {
-            return;
+        match kept.by_place.insert(place, Arc::clone(bundle)) {
+            None => kept.order.push_back(place),
+            // It has the same length, unless a forged table says otherwise.
+            Some(before) => kept.bytes -= before.len() + OVERHEAD_BYTES,
         }
-        kept.order.push_back(place);
         kept.bytes += bytes;
         while kept.bytes > self.bytes_max {
             let oldest = kept.order.pop_front().expect("one bundle is smaller than the room");
@@ -109,6 +110,21 @@ mod tests {
         let kept = (0..1000).filter(|n| bundles.get(slice(*n, 10_000)).is_some()).count();
         assert_eq!(kept, BYTES_MIN as usize / (10_000 + OVERHEAD_BYTES));
         assert!(bundles.get(slice(999 - kept as u64, 10_000)).is_none(), "the oldest go first");
+    }
+
+    #[test]
+    fn a_place_that_is_named_with_several_lengths_takes_the_memory_of_the_last() {
+        let bundles = KeptBundles::new(0);
+        let keep = |n, len: u32| bundles.keep(slice(n, len), &vec![1; len as usize].into());
+        for n in 0..1000 {
+            keep(n, 100);
+            keep(n, 50_000);
+            assert!(bundles.get(slice(n, 100)).is_none() && bundles.get(slice(n, 50_000)).is_some());
+        }
+        let kept = bundles.kept.lock();
+        let bytes: usize = kept.by_place.values().map(|bundle| bundle.len() + OVERHEAD_BYTES).sum();
+        assert_eq!(kept.bytes, bytes);
+        assert!(bytes <= BYTES_MIN as usize);
     }
 
     #[test]
