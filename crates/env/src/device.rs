@@ -266,8 +266,8 @@ pub trait Device: Send + Sync {
         Err(DeviceError::Invalid { device, reason })
     }
 
-    /// Whether a batch may do this device's operations on a thread of their own, while other devices work.
-    /// For devices without a descriptor; those that are simulated stay with the caller's thread.
+    /// Whether operations of this device may run on a thread of their own, while the caller's thread and
+    /// other devices work. For devices without a descriptor; simulated ones stay with the caller's thread.
     fn works_beside_others(&self) -> bool {
         false
     }

@@ -17,6 +17,7 @@ mod memory;
 mod planted_bug;
 mod ranked_lock;
 pub mod sync;
+mod thread_priority;
 mod zone_map;
 
 pub use background_work::{BackgroundWork, begin_background_work, is_background_work};
@@ -33,4 +34,5 @@ pub use ranked_lock::{
     LockPlace, RankedMutex, RankedMutexGuard, RankedRawMutex, RankedRawRwLock, RankedReadGuard,
     RankedReentrantMutex, RankedReentrantMutexGuard, RankedRwLock, RankedWriteGuard, rank,
 };
+pub use thread_priority::lower_thread_priority;
 pub use zone_map::ZoneMap;

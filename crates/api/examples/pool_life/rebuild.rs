@@ -1,13 +1,14 @@
 //! Case 1: a lost device of a 4+2 pool on eight image files is rebuilt. The bytes that are read and written
-//! are compared with the bytes that were lost. The raw rate is that of a plain read of an image, after its
-//! pages were dropped.
+//! are compared with the bytes that were lost. The raw rate is that of a plain read of the same images, one
+//! after the other, after their pages were dropped. Then the pool is made again and rebuilt: so a cache below
+//! the disk has seen as little of the bytes in one case as in the other.
 
 use std::fs::File;
-use std::io::Read;
-use std::path::Path;
+use std::io::{self, Read, Seek};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{Advice, fadvise};
+use rustix::fs::{Advice, SeekFrom, fadvise, seek};
 use warpfire::{Pool, Warpfire};
 
 use super::bench_pool::{
@@ -18,18 +19,33 @@ const DEVICES: u64 = 8;
 const DATA: u16 = 4;
 const PARITY: u8 = 2;
 
-/// MiB a second at which an image is read from its beginning to its end.
-fn raw_rate(image: &Path) -> Outcome<f64> {
-    let mut file = File::open(image)?;
-    file.sync_all()?;
-    fadvise(&file, 0, None, Advice::DontNeed)?;
-    let (start_nanos, mut buf, mut bytes) = (now_nanos(), vec![0; 1 << 20], 0);
-    loop {
-        match file.read(&mut buf)? {
-            0 => return Ok(bytes as f64 / MIB as f64 / seconds_since(start_nanos)),
-            read => bytes += read,
+/// With less data, a cache below the disk may hold the bytes just written: the raw rate is that of memory.
+const MIB_JUDGED: u64 = 4096;
+
+/// MiB a second at which images are read from their beginnings to their ends. Holes are skipped.
+fn raw_rate(images: &[PathBuf]) -> Outcome<f64> {
+    let (mut buf, mut bytes, mut seconds) = (vec![0; 1 << 20], 0, 0.0);
+    for image in images {
+        let mut file = File::open(image)?;
+        file.sync_all()?;
+        fadvise(&file, 0, None, Advice::DontNeed)?;
+        let started = now_nanos();
+        let mut end = 0;
+        // A hole costs no device a read.
+        while let Ok(start) = seek(&file, SeekFrom::Data(end)) {
+            end = seek(&file, SeekFrom::Hole(start))?;
+            file.seek(io::SeekFrom::Start(start))?;
+            let mut left = end - start;
+            while left > 0 {
+                let most = buf.len().min(usize::try_from(left)?);
+                file.read_exact(&mut buf[..most])?;
+                left -= most as u64;
+            }
+            bytes += end - start;
         }
+        seconds += seconds_since(started);
     }
+    Ok(bytes as f64 / MIB as f64 / seconds)
 }
 
 fn due_bytes(fs: &Warpfire) -> u64 {
@@ -42,7 +58,9 @@ pub fn one(directory: &Path, mib: u64) -> Outcome<()> {
     let files = mib.div_ceil(FILE_MIB);
     let options = Pool::options().data(DATA).parity(PARITY).size_bytes((mib * MIB / 2).max(128 * MIB));
     make(&options, &images, files)?;
-    let raw = raw_rate(&images[1])?;
+    let raw = raw_rate(&images[1..])?;
+    remove(&images);
+    make(&options, &images, files)?;
     std::fs::remove_file(&images[0])?;
 
     let fs = Pool::options().spare_after(Duration::ZERO).open(&images[1..])?;
@@ -85,11 +103,15 @@ pub fn one(directory: &Path, mib: u64) -> Outcome<()> {
     );
     show(1, most <= 1.3, &format!("the device that was read most: {most:.2} times the mean (bound: 1.3)"));
     let rate = in_mib(read) / seconds;
-    show(
-        1,
-        rate >= 0.6 * raw,
-        &format!("{rate:.0} MiB/s read in {seconds:.2} s; raw {raw:.0} MiB/s (bound: 60 % of it)"),
+    let text = format!(
+        "{rate:.0} MiB/s read in {seconds:.2} s; raw {raw:.0} MiB/s: {:.2} of it (bound: 0.6)",
+        rate / raw
     );
+    if mib < MIB_JUDGED {
+        println!("1         {text}, but too little data to be judged");
+    } else {
+        show(1, rate >= 0.6 * raw, &text);
+    }
     verify(&fs, files)?;
     fs.close()?;
     remove(&images);

@@ -14,7 +14,7 @@ use warpfire_env::sync::atomic::{AtomicBool, Ordering};
 use warpfire_env::sync::thread::{Builder, JoinHandle};
 
 use warpfire_env::sync::{Condvar, Mutex};
-use warpfire_env::{SystemClock, begin_background_work};
+use warpfire_env::{SystemClock, begin_background_work, lower_thread_priority};
 use warpfire_log::{CensusNeed, LogError, LogStore, WaitBy, Waiter, WorkFor};
 use warpfire_units::Seq;
 
@@ -70,7 +70,13 @@ impl Threads {
             };
             threads.add("warpfire-flush", step(EngineInner::flush_step))?;
             threads.add("warpfire-merge", step(EngineInner::compaction_step))?;
-            threads.add("warpfire-mend", step(EngineInner::upkeep_step))?;
+            let upkeep = step(EngineInner::upkeep_step);
+            let upkeep = move || {
+                // No program waits for it, and on few processors some would wait behind it.
+                lower_thread_priority();
+                upkeep();
+            };
+            threads.add("warpfire-mend", upkeep)?;
         }
         Ok(threads)
     }

@@ -484,6 +484,13 @@ impl Devices {
         (devices_max > 0).then_some(TimeLimit { wait_max: WRITE_WAIT_MAX, devices_max })
     }
 
+    /// Whether threads of the pool's own may use the devices at the same time. Simulated ones take the
+    /// operations of one caller, in an order that repeats.
+    pub(crate) fn take_threads(&self) -> bool {
+        let set = self.set.load();
+        set.opened.iter().all(|device| device.raw_fd().is_some() || device.works_beside_others())
+    }
+
     /// Runs a batch of operations that `read_op` and `write_op` made, counts them, and drops devices that
     /// failed.
     pub(crate) fn run(&self, ops: &mut [DeviceOp<'_>]) {

@@ -18,6 +18,8 @@ mod membership;
 mod newer_session;
 // Identifies the devices and assembles the pool from those that are present.
 pub(crate) mod open;
+// Reads the stripes of columns that move, while those before them are written.
+mod read_ahead;
 // Rewrites the damaged columns of a segment to fresh zones.
 pub(crate) mod resilver;
 // Writes the stripes of a column to its new zone, piece by piece.

@@ -23,6 +23,7 @@
 //! 5. A segment never has two columns on one device (assert in `SegmentDescriptor::move_column`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use warpfire_env::{PlantedBug, is_planted};
@@ -31,6 +32,7 @@ use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId, ZoneIndex};
 
 use crate::error::PoolError;
 use crate::life::piece_work::{AtOnce, PieceWork, Turns, next_piece};
+use crate::life::read_ahead::ReadAhead;
 use crate::pool::{Inner, Pool};
 use crate::read::read_stripe::ColumnWait;
 use crate::segment::pool_segment::PoolSegment;
@@ -336,24 +338,27 @@ impl Inner {
     ) -> Result<Option<WrittenColumns>, PoolError> {
         let moment = self.devices.moment();
         let (mut written, mut failure) = self.take_targets(segment, descriptor, vacated);
-        for place in places {
-            if written.is_empty() {
-                break;
-            }
-            let goes_on = match self.write_shards(segment, place, &written, moment, turns) {
-                Ok(goes_on) => goes_on,
-                Err(e) => {
-                    failure = Some(e);
-                    self.free_zones(written.drain(..).map(|m| m.to));
-                    break;
+        let is_ended = std::thread::scope(|scope| {
+            let mut stripes = ReadAhead::new(scope, self, segment, places);
+            while !written.is_empty() {
+                match self.move_stripe(&mut stripes, &written, moment, turns) {
+                    Ok(ControlFlow::Continue(true)) => {
+                        failure = self.free_unwritable(&mut written, moment).or(failure.take());
+                    }
+                    Ok(ControlFlow::Continue(false)) => break,
+                    Ok(ControlFlow::Break(())) => return true,
+                    Err(e) => {
+                        failure = Some(e);
+                        self.free_zones(written.drain(..).map(|m| m.to));
+                    }
                 }
-            };
-            if goes_on.is_break() {
-                // No reader and no descriptor has seen them.
-                self.free_zones(written.drain(..).map(|m| m.to));
-                return Ok(None);
             }
-            failure = self.free_unwritable(&mut written, moment).or(failure);
+            false
+        });
+        if is_ended {
+            // No reader and no descriptor has seen them.
+            self.free_zones(written.drain(..).map(|m| m.to));
+            return Ok(None);
         }
         if written.is_empty() {
             return Ok(Some((written, failure)));
@@ -366,6 +371,24 @@ impl Inner {
         }
         failure = self.free_unwritable(&mut written, moment).or(failure);
         flushed.map(|()| Some((written, failure)))
+    }
+
+    /// Writes the next stripe of some columns to their new zones. `false`: there was none. `Break` if `turns`
+    /// have ended the work.
+    fn move_stripe(
+        &self,
+        stripes: &mut ReadAhead<'_, '_>,
+        moves: &[ColumnMove],
+        moment: u64,
+        turns: &mut dyn Turns,
+    ) -> Result<ControlFlow<(), bool>, PoolError> {
+        let next = match stripes.next(moves, turns)? {
+            ControlFlow::Continue(next) => next,
+            ControlFlow::Break(()) => return Ok(ControlFlow::Break(())),
+        };
+        let Some((place, filled)) = next else { return Ok(ControlFlow::Continue(false)) };
+        let wrote = self.write_stripe(place, moves, &filled, moment, turns)?;
+        Ok(wrote.map_continue(|()| true))
     }
 
     /// Takes a fresh, empty zone for each column that `write_columns` writes. Returns these, and why there is

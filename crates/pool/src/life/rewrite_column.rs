@@ -25,22 +25,24 @@ use crate::segment::header_readahead::HeaderReadahead;
 use crate::segment::pool_segment::PoolSegment;
 use crate::segment::stripe_index::StripePlace;
 
+/// One stripe of the columns that move, as it is to be written: a shard of each, in the order of the moves.
+pub(crate) struct FilledStripe(Vec<AlignedBuf>);
+
 /// The bytes of some blocks of a shard, the header being block 0.
 fn blocks_at(blocks: Range<u16>) -> Range<usize> {
     usize::from(blocks.start) * BLOCK_BYTES..usize::from(blocks.end) * BLOCK_BYTES
 }
 
 impl Inner {
-    /// Writes one stripe's shards of some columns to their new zones. A device that fails the write is
-    /// dropped. `Break` if `turns` have ended the work.
-    pub(crate) fn write_shards(
+    /// One stripe's shards of some columns: read or reconstructed, with their headers. `Break` if `turns`
+    /// have ended the work.
+    pub(crate) fn fill_stripe(
         &self,
         segment: &PoolSegment,
         place: &StripePlace,
         moves: &[ColumnMove],
-        moment: u64,
         turns: &mut dyn Turns,
-    ) -> Result<ControlFlow<()>, PoolError> {
+    ) -> Result<ControlFlow<(), FilledStripe>, PoolError> {
         // Sequence, lengths and inline payload are in every header of the stripe: any one that verifies will
         // do.
         let found = self
@@ -75,10 +77,25 @@ impl Inner {
             .encode(header, &crcs);
             debug_assert!(StripeHeader::decode(header).is_ok(), "a written header decodes");
         }
+        Ok(ControlFlow::Continue(FilledStripe(shards)))
+    }
+
+    /// Writes one stripe's shards of some columns to their new zones. A device that fails the write is
+    /// dropped. `Break` if `turns` have ended the work.
+    pub(crate) fn write_stripe(
+        &self,
+        place: &StripePlace,
+        moves: &[ColumnMove],
+        filled: &FilledStripe,
+        moment: u64,
+        turns: &mut dyn Turns,
+    ) -> Result<ControlFlow<()>, PoolError> {
+        let FilledStripe(shards) = filled;
+        assert_eq!(shards.len(), moves.len(), "each column has a shard");
         let mut left = 0..place.rows + 1;
         while !left.is_empty() {
             let blocks = next_piece(turns, left.clone(), moves.len());
-            let ops = moves.iter().zip(&shards).filter_map(|(moved, shard)| {
+            let ops = moves.iter().zip(shards).filter_map(|(moved, shard)| {
                 let at = self.zone_offset(moved.to.1, place.block + u32::from(blocks.start));
                 let bytes = shard.lendable(blocks_at(blocks.clone()));
                 self.devices.write_op_since(moment, (moved.to.0, at), bytes)

@@ -1,6 +1,8 @@
 //! The pool's promises, tested on simulated devices.
 
 #[cfg(test)]
+mod ahead;
+#[cfg(test)]
 mod apart;
 mod copies;
 #[cfg(test)]
