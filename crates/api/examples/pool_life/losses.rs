@@ -132,27 +132,31 @@ pub fn sparse(directory: &Path, mib: u64) -> Outcome<()> {
 }
 
 /// Case 4: a device gets the columns that were open when it left, and none of the data that was written
-/// without it.
-pub fn away_and_back(directory: &Path, mib: u64) -> Outcome<()> {
+/// without it. It is away for at least `away`, in which the files are written one by one.
+pub fn away_and_back(directory: &Path, mib: u64, away: Duration) -> Outcome<()> {
     let images = images(directory, 8);
     let options = Pool::options().data(4).parity(2).size_bytes((mib * MIB).max(256 * MIB));
     make(&options, &images, 8)?;
     let fs = Pool::options().open(&images)?;
     let (ended, written) = (AtomicBool::new(false), AtomicU64::new(8));
-    let (missed_segments, missed_bytes, seconds) = std::thread::scope(|scope| -> Outcome<_> {
+    let pause = away.div_f64((mib / FILE_MIB).saturating_sub(12).max(1) as f64);
+    let (missed_segments, missed_bytes, seconds, was_away) = std::thread::scope(|scope| -> Outcome<_> {
         let writer = scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) && written.load(Ordering::Relaxed) < mib / FILE_MIB {
                 let file = written.load(Ordering::Relaxed);
                 if fs.write(format!("/{file}"), content(file)).is_ok() {
                     written.fetch_add(1, Ordering::Relaxed);
                 }
+                std::thread::park_timeout(pause);
             }
         });
         wait("files are written", || written.load(Ordering::Relaxed) >= 10)?;
         fs.take_offline(3)?;
+        let left_nanos = now_nanos();
         wait("files are written without it", || {
             written.load(Ordering::Relaxed) >= mib / FILE_MIB - 1 || writer.is_finished()
         })?;
+        let was_away = seconds_since(left_nanos);
         let (segments, bytes) = fs.missed_by(3);
         let start_nanos = now_nanos();
         fs.take_online(&images[3])?;
@@ -161,7 +165,7 @@ pub fn away_and_back(directory: &Path, mib: u64) -> Outcome<()> {
         })?;
         let seconds = seconds_since(start_nanos);
         ended.store(true, Ordering::Relaxed);
-        Ok((segments, bytes, seconds))
+        Ok((segments, bytes, seconds, was_away))
     })?;
     let files = written.load(Ordering::Relaxed);
     // Four streams, each with one open segment.
@@ -169,8 +173,8 @@ pub fn away_and_back(directory: &Path, mib: u64) -> Outcome<()> {
         4,
         missed_segments <= 4,
         &format!(
-            "{} MiB were written without it; it missed a part of {missed_segments} segments, {:.1} MiB (bound: 4 open \
-             segments)",
+            "{} MiB were written without it in {was_away:.0} s; it missed a part of {missed_segments} segments, {:.1} MiB \
+             (bound: 4 open segments)",
             (files - 10) * FILE_MIB,
             missed_bytes as f64 / MIB as f64
         ),

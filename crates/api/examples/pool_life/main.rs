@@ -1,7 +1,8 @@
 //! The life of a pool on image files: losses, returns, kills and another shape, with counts and their bounds.
 //!
-//! `cargo run --release -p warpfire --example pool_life -- DIRECTORY [CASE...] [--mib N]` runs the cases of
-//! that number, or all, on images in DIRECTORY, which must not hold any; N is the size of the data (256).
+//! `cargo run --release -p warpfire --example pool_life -- DIRECTORY [CASE...] [--mib N] [--away SECONDS]`
+//! runs the cases of that number, or all, on images in DIRECTORY, which must not hold any. N is the size of
+//! the data (256). The device of case 4 is away for SECONDS at least (0).
 //! Each line begins with the number of its case and says whether the bound holds. `scripts/pool-life` runs it
 //! with its peers.
 //!
@@ -24,6 +25,7 @@ mod rebuild;
 mod shape;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bench_pool::Outcome;
 
@@ -32,11 +34,14 @@ fn main() -> Outcome<()> {
     if arguments.first().is_some_and(|word| word == "--verb") {
         return kills::run_verb(&arguments[1..]);
     }
-    let mut mib = 256;
-    if let Some(at) = arguments.iter().position(|word| word == "--mib") {
-        mib = arguments.get(at + 1).ok_or("--mib needs a number")?.parse()?;
+    let mut option = |name: &str, default: u64| -> Outcome<u64> {
+        let Some(at) = arguments.iter().position(|word| word == name) else { return Ok(default) };
+        let number = arguments.get(at + 1).ok_or(format!("{name} needs a number"))?.parse()?;
         arguments.drain(at..at + 2);
-    }
+        Ok(number)
+    };
+    let mib = option("--mib", 256)?;
+    let away = Duration::from_secs(option("--away", 0)?);
     let directory = PathBuf::from(arguments.first().ok_or("name a directory for the images")?);
     let chosen: Vec<u32> = arguments[1..].iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
     for case in [1, 2, 3, 4, 5, 7, 8, 9] {
@@ -47,7 +52,7 @@ fn main() -> Outcome<()> {
             1 => rebuild::one(&directory, mib)?,
             2 => losses::two_and_a_third(&directory, mib)?,
             3 => losses::sparse(&directory, mib)?,
-            4 => losses::away_and_back(&directory, mib)?,
+            4 => losses::away_and_back(&directory, mib, away)?,
             5 => {
                 kills::count_remove(&directory, mib)?;
                 kills::verbs(&directory, mib.min(64))?;
