@@ -32,6 +32,9 @@ use crate::segment::stripe_index::StripePlace;
 /// With two, one is read while another one is reconstructed.
 const STRIPES_AHEAD: usize = 2;
 
+/// A stripe and its place; `None` after the last one.
+type NextStripe<'env> = Option<(&'env StripePlace, FilledStripe)>;
+
 /// A stripe that a thread has read, and what that has cost.
 struct StripeRead {
     filled: Result<FilledStripe, PoolError>,
@@ -82,7 +85,7 @@ impl<'scope, 'env> ReadAhead<'scope, 'env> {
         &mut self,
         moves: &[ColumnMove],
         turns: &mut dyn Turns,
-    ) -> Result<ControlFlow<(), Option<(&'env StripePlace, FilledStripe)>>, PoolError> {
+    ) -> Result<ControlFlow<(), NextStripe<'env>>, PoolError> {
         if self.moves != moves {
             // The scope waits for these threads, and nobody uses what they read.
             self.reads.clear();
