@@ -9,10 +9,11 @@
 //! checksums, and while it waits for the devices that it writes to.
 //!
 //! # Invariants
-//! 1. Only a work that takes whole stripes at once reads ahead. Beside programs nothing is read beside a
-//!    piece (`tests/stories/ahead.rs`).
+//! 1. Only a work that takes whole stripes at once begins to read ahead, so beside programs none does
+//!    (`tests/stories/ahead.rs`). A read that had begun before they came ends beside them.
 //! 2. The stripes are written in their order, whatever the order in which they are read.
-//! 3. At most `STRIPES_AHEAD` stripes are in memory beside the one that is written.
+//! 3. At most `STRIPES_AHEAD` stripes are in memory beside the one that is written. When a target fails, as
+//!    many more are, which nobody uses, until their reads end.
 //! 4. Simulated devices never meet a second thread: the order of their operations repeats.
 
 use std::collections::VecDeque;
