@@ -40,6 +40,12 @@ pub const GONE_BYTES: usize = HEAD_BYTES + 8;
 /// Most bytes that a frame adds to its descriptor, or to a client's state that it holds whole.
 pub const STATE_FRAME_OVERHEAD_BYTES: usize = HEAD_BYTES + 32;
 
+/// Most bytes of the frame of a segment with so many columns, lost columns and runs of stripes.
+#[must_use]
+pub const fn segment_frame_bytes_max(columns: usize, lost: usize, runs: usize) -> usize {
+    HEAD_BYTES + SegmentDescriptor::encoded_bytes_max(columns, lost, runs)
+}
+
 /// One piece of a new client's state: a copied part of the old one, then new bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StatePiece<'a> {
@@ -198,7 +204,7 @@ mod tests {
     use warpfire_units::{DeviceIndex, ZoneIndex};
 
     use super::*;
-    use crate::segment::{SegmentState, SegmentStream};
+    use crate::segment::{SegmentState, SegmentStream, StripeRun};
 
     fn id(n: u64) -> SegmentId {
         SegmentId::new(n).unwrap()
@@ -234,6 +240,14 @@ mod tests {
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
         bytes
+    }
+
+    #[test]
+    fn the_frame_of_a_segment_is_no_longer_than_its_bound() {
+        let mut segment = descriptor(SegmentStream::Small);
+        assert_eq!(encoded(&StateFrame::Segment(segment.clone())).len(), segment_frame_bytes_max(1, 0, 0));
+        segment.stripes = vec![StripeRun { rows: 255, count: 1 << 20 }];
+        assert!(encoded(&StateFrame::Segment(segment)).len() <= segment_frame_bytes_max(1, 0, 1));
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl<E: Storage> Fs<E> {
         Ok(SpaceInfo {
             total_bytes: space.total_bytes,
             free_bytes,
-            available_bytes: free_bytes.saturating_sub(space.reserve_bytes),
+            available_bytes: free_bytes.saturating_sub(space.reserve_bytes + space.log_growth_bytes),
             inodes: inodes.max(0).cast_unsigned(),
             inodes_max: None,
             reserved_bytes,

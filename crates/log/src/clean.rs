@@ -7,11 +7,13 @@ use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_env::{PlantedBug, begin_background_work, is_planted};
 use warpfire_format::segment::SegmentKind;
+use warpfire_format::state_frame::segment_frame_bytes_max;
 use warpfire_pool::{Trimmed, VerifiedSegment};
 use warpfire_units::SegmentId;
 
 use crate::limits::{
     LOG_RESERVE_SEGMENTS, LOG_SEGMENTS_MIN, RECOVERY_RESERVE, RESERVE_PART, RESERVE_SEGMENTS_MIN,
+    STATE_TAIL_MAX_BYTES,
 };
 use crate::log::Log;
 use crate::mend_step::PacedTurns;
@@ -25,6 +27,16 @@ impl Log {
         let whole_bytes = self.pool.free_bytes();
         let reserve_bytes = self.measure_space().reserve_bytes;
         self.room_bytes.store(whole_bytes.saturating_sub(reserve_bytes), Ordering::Relaxed);
+    }
+
+    /// Segments of the state log once the pool has so many segments; 0 if roots hold their descriptors.
+    fn state_segments_of(&self, segments: u64) -> u64 {
+        let columns = self.pool.full_geometry().width();
+        debug_assert!(columns > 0, "a segment has columns");
+        let columns = usize::try_from(columns).expect("a segment has fewer columns than 2^16");
+        let state_bytes = segments.saturating_mul(segment_frame_bytes_max(columns, 0, 1) as u64);
+        let payload_bytes = self.pool.geometry(SegmentKind::Mirror).segment_payload_bytes.max(1);
+        if state_bytes <= STATE_TAIL_MAX_BYTES as u64 { 0 } else { state_bytes.div_ceil(payload_bytes) }
     }
 
     /// The pool's space. The segment table keeps the sums, so that the cost does not grow with the pool.
@@ -52,18 +64,26 @@ impl Log {
         space.garbage_bytes += in_bulk(log_segments);
         // A frozen state keeps these zones only until the pool needs them.
         space.garbage_bytes += self.pool.kept_zones() * segment_bytes / bulk.width().max(1);
-        space.log_bytes = in_bulk(log_segments.min(LOG_SEGMENTS_MIN + self.state_segments()));
         if is_planted(PlantedBug::GarbageOvercounted) {
             space.garbage_bytes += 1 << 30;
         }
         space.total_bytes = space.live_bytes + space.garbage_bytes + space.free_bytes;
         let segments = space.total_bytes / segment_bytes.max(1);
+        // Counted before the state needs them, so that the available bytes are those that can be written.
+        let state_segments = self.state_segments().max(self.state_segments_of(segments));
+        let segments_of_logs = LOG_SEGMENTS_MIN + state_segments;
+        space.log_bytes = in_bulk(log_segments.min(segments_of_logs));
+        space.log_growth_bytes = in_bulk(segments_of_logs.saturating_sub(log_segments)).min(space.free_bytes);
         // The pool keeps the zones for a recovery's log segment out of the free bytes.
         // The state log keeps its zones: they are no garbage that cleaning could turn into room.
-        let log_segments = LOG_RESERVE_SEGMENTS - RECOVERY_RESERVE + self.state_segments();
+        let log_segments = LOG_RESERVE_SEGMENTS - RECOVERY_RESERVE + state_segments;
         let reserve_segments = RESERVE_SEGMENTS_MIN.max(segments / RESERVE_PART)
             + log_segments.div_ceil(log_segments_in_bulk(&self.pool, bulk).max(1));
         space.reserve_bytes = (reserve_segments * segment_bytes).min(space.total_bytes);
+        debug_assert!(
+            space.log_bytes <= space.garbage_bytes && space.stuck_bytes <= space.garbage_bytes,
+            "parts are no more than the whole: {space:?}"
+        );
         space
     }
 

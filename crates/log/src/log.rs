@@ -47,7 +47,7 @@ use crate::store::{
     Admit, CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogError, LogPos, LogStore, Pin,
     ScrubStep, Slices, Space, Stream, WorkFor,
 };
-use crate::stream::{BulkStream, STREAMS};
+use crate::stream::{BulkStream, SPLIT_ABOVE_BYTES, STREAMS, UNSPLIT_MAX_BYTES};
 use crate::upkeep_limit::UpkeepLimit;
 use crate::write_queue::{WriteQueue, WriterThread};
 
@@ -290,17 +290,32 @@ impl Log {
         }
         Ok(self.write_queue.read(slice, &mut buf[..pushed]))
     }
-}
 
-impl LogStore for Log {
-    fn append(&self, stream: Stream, bytes: &[u8]) -> Result<Slices, LogError> {
-        let appended = match self.try_append(stream, bytes) {
-            Err(LogError::NoSpace) if self.reclaim()? => self.try_append(stream, bytes),
+    /// Appends, a second time if that frees segments and there was no room.
+    fn append_or_reclaim(
+        &self,
+        stream: Stream,
+        bytes: &[u8],
+        unsplit_max_bytes: usize,
+    ) -> Result<Slices, LogError> {
+        let try_append = || self.try_append(stream, bytes, unsplit_max_bytes);
+        let appended = match try_append() {
+            Err(LogError::NoSpace) if self.reclaim()? => try_append(),
             other => other,
         };
         // After a failure too: it may have sealed a segment or left garbage, which a sync has to log.
         self.changes.fetch_add(1, Ordering::Release);
         appended
+    }
+}
+
+impl LogStore for Log {
+    fn append(&self, stream: Stream, bytes: &[u8]) -> Result<Slices, LogError> {
+        self.append_or_reclaim(stream, bytes, UNSPLIT_MAX_BYTES)
+    }
+
+    fn append_split(&self, stream: Stream, bytes: &[u8]) -> Result<Slices, LogError> {
+        self.append_or_reclaim(stream, bytes, SPLIT_ABOVE_BYTES)
     }
 
     fn read(&self, slice: SlicePtr, buf: &mut [u8]) -> Result<(), LogError> {

@@ -128,8 +128,10 @@ pub struct Space {
     /// Part of `garbage_bytes` in segments that are too full to be worth cleaning: it comes back only when
     /// more of their bytes lose their references.
     pub stuck_bytes: u64,
-    /// Part of `garbage_bytes` that the log itself always takes: no checkpoint frees it.
+    /// Part of `garbage_bytes` that the logs themselves always take: no checkpoint frees it.
     pub log_bytes: u64,
+    /// Part of `free_bytes` that the logs take as well, once they have grown to what they always take.
+    pub log_growth_bytes: u64,
     /// Payload bytes in free segments and in the unwritten rest of open ones.
     pub free_bytes: u64,
     /// Part of `free_bytes` kept for deletion and upkeep.
@@ -269,6 +271,9 @@ pub trait LogStore: Send + Sync + 'static {
     /// Appends bytes to a stream. They count as referenced once, until `release`. Up to 64 KiB are never
     /// split. Readable at once, durable after `sync`.
     fn append(&self, stream: Stream, bytes: &[u8]) -> Result<Slices, LogError>;
+
+    /// As `append`, but splits all that is longer than a block at the end of a segment, and so fills it.
+    fn append_split(&self, stream: Stream, bytes: &[u8]) -> Result<Slices, LogError>;
 
     /// Fills `buf`, of the slice's length, with the slice's verified bytes. `Damaged` if they cannot be
     /// rebuilt, `BadPointer` if there are none.

@@ -32,8 +32,11 @@ use crate::write_queue::{QueuedStripe, WriteQueue};
 /// Appends of this many bytes to the cold stream start on a block; smaller ones are packed.
 const COLD_ALIGN_FROM_BYTES: usize = 4 * BLOCK_BYTES;
 
-/// Appends up to this many bytes are never split over two segments.
+/// `append` never splits up to this many bytes over two segments.
 pub(crate) const UNSPLIT_MAX_BYTES: usize = 64 << 10;
+
+/// `append_split` never splits up to this many bytes: a rest this short is not worth a second slice.
+pub(crate) const SPLIT_ABOVE_BYTES: usize = BLOCK_BYTES;
 
 /// The longest slice of an append; a longer append makes several slices, even in one segment. A slice
 /// pointer counts its bytes with 32 bits.
@@ -62,10 +65,10 @@ pub(crate) fn starts_on_block(stream: Stream, len_bytes: usize) -> bool {
 }
 
 /// Bytes that the next part of an append needs in its segment, with `left` of `whole` bytes still to append:
-/// all of an append that must not be split, one block of a longer one.
-pub(crate) fn room_wanted_bytes(whole: usize, left: usize) -> usize {
+/// all of an append of up to `unsplit_max_bytes`, one block of a longer one.
+pub(crate) fn room_wanted_bytes(whole: usize, left: usize, unsplit_max_bytes: usize) -> usize {
     debug_assert!(left <= whole, "a part is no longer than the whole");
-    if whole <= UNSPLIT_MAX_BYTES { left } else { left.min(BLOCK_BYTES) }
+    if whole <= unsplit_max_bytes { left } else { left.min(BLOCK_BYTES) }
 }
 
 /// Bytes of the next slice of an append that has `left` bytes to go, in a segment with room for `room_bytes`.

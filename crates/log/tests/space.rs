@@ -59,6 +59,21 @@ fn garbage_between_live_bytes_is_stuck_until_the_segment_is_worth_cleaning() {
     assert!(space.garbage_bytes > full.garbage_bytes && space.stuck_bytes <= full.stuck_bytes, "{space:?}");
 }
 
+#[test]
+fn split_appends_fill_segments_to_their_ends() {
+    let shape = SHAPES[0];
+    let log = shape.create(&shape.world(6)).unwrap();
+    let garbage_after = |append: &dyn Fn(u64)| {
+        let before = log.space().garbage_bytes;
+        (0..40).for_each(append);
+        log.space().garbage_bytes - before
+    };
+    let split = garbage_after(&|n| drop(log.append_split(Stream::Large, &content(n, 20 << 10)).unwrap()));
+    let whole = garbage_after(&|n| drop(log.append(Stream::Large, &content(n, 20 << 10)).unwrap()));
+    assert_eq!(split, 0, "each block of each segment is taken");
+    assert!(whole > 0, "appends that are not split leave the ends of segments");
+}
+
 /// Two names share the bytes of one slice, and the other slice has none left. References alone look as if
 /// each slice had one name.
 #[test]

@@ -79,6 +79,7 @@ fn segments_of_every_width_are_counted_by_their_own() {
             garbage_bytes,
             stuck_bytes: 0,
             log_bytes: space.log_bytes,
+            log_growth_bytes: space.log_growth_bytes,
             free_bytes,
             reserve_bytes: space.reserve_bytes,
         };

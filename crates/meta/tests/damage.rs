@@ -118,7 +118,7 @@ fn content(n: u64) -> Vec<u8> {
 
 fn write(engine: &RealEngine, keys: std::ops::Range<u64>) {
     for n in keys {
-        let slices = engine.write(Stream::Large, &content(n), Admit::User).expect("there is room");
+        let slices = engine.log().append(Stream::Large, &content(n)).expect("there is room");
         let mut batch = Batch::new();
         batch.put(&key(n), &encode(slices[0]));
         engine.commit(&batch, None, Admit::User).expect("there is room");

@@ -78,7 +78,7 @@ impl<L: LogStore> LocalSlices<L> {
 impl<L: LogStore> SliceStore for LocalSlices<L> {
     fn write(&self, stream: Stream, bytes: &[u8], admit: Admit) -> Result<Slices, SliceError> {
         self.upkeep.admit(bytes.len() as u64, admit)?;
-        let slices = self.log.append(stream, bytes)?;
+        let slices = self.log.append_split(stream, bytes)?;
         self.upkeep.note_written(bytes.len() as u64);
         debug_assert_eq!(
             slices.iter().map(|slice| slice.len_bytes as usize).sum::<usize>(),
@@ -205,8 +205,8 @@ mod tests {
         let holder = store.holder();
         holder.hold(&slices).unwrap();
         store.release(&slices);
-        // The second write seals the first segment, so only the hold keeps that from being freed.
-        store.write(Stream::Large, &[8; 60 << 10], Admit::User).unwrap();
+        // The next append seals the first segment, so only the hold keeps that from being freed.
+        log.append(Stream::Large, &[8; 60 << 10]).unwrap();
         log.sync().unwrap();
         let mut buf = vec![0; 60 << 10];
         store.read(&mut [(slices[0], &mut buf)]).unwrap();
@@ -216,11 +216,24 @@ mod tests {
     }
 
     #[test]
+    fn a_write_fills_the_segment_that_it_begins_in() {
+        let (store, log, _) = store();
+        let segment_bytes = log.segment_bytes() as usize;
+        let first = store.write(Stream::Small, &vec![1; segment_bytes - 5000], Admit::User).unwrap()[0];
+        let split = store.write(Stream::Small, &[2; 20_000], Admit::User).unwrap();
+        assert!(first.is_followed_by(split[0]));
+        assert_eq!(split.iter().map(|slice| slice.len_bytes).collect::<Vec<_>>(), [5000, 15_000]);
+        let (mut head, mut tail) = ([0; 5000], [0; 15_000]);
+        store.read(&mut [(split[0], &mut head), (split[1], &mut tail)]).unwrap();
+        assert!((head, tail) == ([2; 5000], [2; 15_000]));
+    }
+
+    #[test]
     fn a_read_finds_held_bytes_that_have_moved_among_others_that_have_not() {
         let (store, log, _) = store();
         let bytes: Vec<u8> = (0..60_000u32).map(|n| (n / 7) as u8).collect();
         let slice = store.write(Stream::Large, &bytes, Admit::User).unwrap()[0];
-        let other = store.write(Stream::Large, &[8; 60 << 10], Admit::User).unwrap()[0];
+        let other = log.append(Stream::Large, &[8; 60 << 10]).unwrap()[0];
         store.holder().hold(&[slice.part(10_000, 30_000)]).unwrap();
         store.held.move_out(slice.segment, &mut |s| crate::KnownCopy::NoneOf(s.len_bytes)).unwrap();
         let (mut whole, mut beside, mut alone) = (vec![0; 60_000], [0; 100], [0; 500]);

@@ -8,7 +8,7 @@ use crate::acl::Caller;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::FILE_BYTES_MAX;
-use crate::node::NodeRef;
+use crate::node::{Layout, NodeRef};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
@@ -85,7 +85,10 @@ impl<E: Storage> Fs<E> {
                 pieces.push(FilePiece::hole(len, end - len));
             }
             let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
-            self.apply_pieces(node, &mut state, &pieces, len, edit, &mut scratch.batch, Admit::User)
+            // A few bytes in the place of a long file free more than they take, also in a full pool.
+            let is_short = state.layout == Layout::Regions && matches!(source, WriteSource::Bytes(_));
+            let admit = if is_short { Admit::Reserve } else { Admit::User };
+            self.apply_pieces(node, &mut state, &pieces, len, edit, &mut scratch.batch, admit)
         })
     }
 

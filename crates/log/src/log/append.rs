@@ -106,7 +106,12 @@ impl Log {
     }
 
     /// Appends bytes, in as many slices as segments take them. Leaves no reference behind if it fails.
-    pub(super) fn try_append(&self, kind: Stream, bytes: &[u8]) -> Result<Slices, LogError> {
+    pub(super) fn try_append(
+        &self,
+        kind: Stream,
+        bytes: &[u8],
+        unsplit_max_bytes: usize,
+    ) -> Result<Slices, LogError> {
         self.latch.check()?;
         let stream = &self.streams[slot(kind)];
         let on_block = starts_on_block(kind, bytes.len());
@@ -114,7 +119,7 @@ impl Log {
         let mut slices = Slices::new();
         let mut rest = bytes;
         while !rest.is_empty() {
-            let wanted = room_wanted_bytes(bytes.len(), rest.len());
+            let wanted = room_wanted_bytes(bytes.len(), rest.len(), unsplit_max_bytes);
             let mut part = self.append_part(kind, &mut open, on_block, wanted, rest);
             if matches!(part, Err(PoolError::NoSpace)) {
                 // The lock of one stream at a time: two appends that search each other's streams would

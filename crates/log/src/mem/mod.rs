@@ -31,7 +31,7 @@ use crate::store::{
     Admit, CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogError, LogPos, LogStore, Pin,
     ScrubStep, Slices, Space, Stream, WorkFor,
 };
-use crate::stream::UNSPLIT_MAX_BYTES;
+use crate::stream::{SPLIT_ABOVE_BYTES, UNSPLIT_MAX_BYTES};
 use segments::MemSegments;
 
 /// The size of a `MemLog`.
@@ -205,6 +205,25 @@ impl MemLog {
         self.free_unpinned(&mut self.state.lock());
     }
 
+    fn append_parts(
+        &self,
+        stream: Stream,
+        bytes: &[u8],
+        unsplit_max_bytes: usize,
+    ) -> Result<Slices, LogError> {
+        let mut state = self.state.lock();
+        state.writable()?;
+        self.free_unpinned(&mut state);
+        let tick = state.tick + 1;
+        let (slices, emptied) = state.segments.append(stream, bytes, unsplit_max_bytes, tick)?;
+        state.tick = tick;
+        state.counters.appends += 1;
+        state.counters.appended_bytes += bytes.len() as u64;
+        drop(state);
+        self.retire(emptied);
+        Ok(slices)
+    }
+
     fn push_record(&self, record: &[u8], needs_all_appends: bool) -> Result<LogPos, LogError> {
         let mut state = self.state.lock();
         state.writable()?;
@@ -240,17 +259,11 @@ impl MemLog {
 
 impl LogStore for MemLog {
     fn append(&self, stream: Stream, bytes: &[u8]) -> Result<Slices, LogError> {
-        let mut state = self.state.lock();
-        state.writable()?;
-        self.free_unpinned(&mut state);
-        let tick = state.tick + 1;
-        let (slices, emptied) = state.segments.append(stream, bytes, tick)?;
-        state.tick = tick;
-        state.counters.appends += 1;
-        state.counters.appended_bytes += bytes.len() as u64;
-        drop(state);
-        self.retire(emptied);
-        Ok(slices)
+        self.append_parts(stream, bytes, UNSPLIT_MAX_BYTES)
+    }
+
+    fn append_split(&self, stream: Stream, bytes: &[u8]) -> Result<Slices, LogError> {
+        self.append_parts(stream, bytes, SPLIT_ABOVE_BYTES)
     }
 
     fn read(&self, slice: SlicePtr, buf: &mut [u8]) -> Result<(), LogError> {

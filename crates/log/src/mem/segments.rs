@@ -98,6 +98,7 @@ impl MemSegments {
         &mut self,
         stream: Stream,
         bytes: &[u8],
+        unsplit_max_bytes: usize,
         tick: u64,
     ) -> Result<(Slices, Vec<SegmentId>), LogError> {
         let mut slices = Slices::new();
@@ -105,10 +106,12 @@ impl MemSegments {
         let mut rest = bytes;
         while !rest.is_empty() {
             // A failure here has released the parts before it: the append leaves no reference behind.
-            let id = self.open_for(stream, bytes.len(), &slices, rest.len(), &mut emptied)?;
+            let wanted = room_wanted_bytes(bytes.len(), rest.len(), unsplit_max_bytes);
+            let on_block = starts_on_block(stream, bytes.len());
+            let id = self.open_for(stream, on_block, wanted, &slices, &mut emptied)?;
             let room = self.options.segment_bytes;
             let segment = self.get(id);
-            if starts_on_block(stream, bytes.len()) {
+            if on_block {
                 segment.bytes.resize(segment.bytes.len().next_multiple_of(BLOCK_BYTES), 0);
             }
             let offset_bytes = segment.bytes.len() as u64;
@@ -124,22 +127,19 @@ impl MemSegments {
         Ok((slices, emptied))
     }
 
-    /// The stream's open segment, if the append fits or, when it may be split, a block of it; else a new one;
-    /// else any open one with room.
+    /// The stream's open segment, if `wanted` bytes fit; else a new one; else any open one with room.
     fn open_for(
         &mut self,
         stream: Stream,
-        whole: usize,
+        on_block: bool,
+        wanted: usize,
         before: &Slices,
-        left: usize,
         emptied: &mut Vec<SegmentId>,
     ) -> Result<SegmentId, LogError> {
-        let wanted = room_wanted_bytes(whole, left) as u64;
         let fits = |id: &SegmentId| {
             let start = self.all[id].bytes.len();
-            let start =
-                if starts_on_block(stream, whole) { start.next_multiple_of(BLOCK_BYTES) } else { start };
-            start as u64 + wanted <= self.options.segment_bytes
+            let start = if on_block { start.next_multiple_of(BLOCK_BYTES) } else { start };
+            (start + wanted) as u64 <= self.options.segment_bytes
         };
         if let Some(id) = self.open[slot(stream)].filter(fits) {
             return Ok(id);
@@ -321,6 +321,7 @@ impl MemSegments {
             garbage_bytes: used_bytes - live_bytes,
             stuck_bytes: segments().filter(is_stuck).map(|s| held(s) - s.live_bytes()).sum(),
             log_bytes: 0,
+            log_growth_bytes: 0,
             free_bytes: total_bytes - used_bytes,
             reserve_bytes: (RESERVE_SEGMENTS * self.options.segment_bytes).min(total_bytes / 4),
         }

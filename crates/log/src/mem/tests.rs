@@ -48,6 +48,19 @@ fn up_to_64_kib_are_never_split() {
 }
 
 #[test]
+fn a_split_append_fills_its_segment() {
+    let log = small();
+    let segment_bytes = log.segment_bytes() as usize;
+    let first = log.append(Stream::Small, &vec![1; segment_bytes - BLOCK_BYTES]).unwrap();
+    let split = log.append_split(Stream::Small, &[2; 2 * BLOCK_BYTES]).unwrap();
+    assert_eq!(split.len(), 2);
+    assert!(first[0].is_followed_by(split[0]) && split[0].len_bytes as usize == BLOCK_BYTES);
+    assert_eq!(read(&log, &split).unwrap(), [2; 2 * BLOCK_BYTES]);
+    log.append(Stream::Small, &vec![1; segment_bytes - 2 * BLOCK_BYTES + 1]).unwrap();
+    assert_eq!(log.append_split(Stream::Small, &[2; BLOCK_BYTES]).unwrap().len(), 1);
+}
+
+#[test]
 fn a_crash_keeps_synced_bytes_and_nothing_else() {
     let log = MemLog::new();
     let kept = log.append(Stream::Small, b"kept").unwrap();

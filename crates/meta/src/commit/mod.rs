@@ -136,8 +136,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         debug_assert!(added > 0, "only more bytes need room");
         // Before the question: nobody else is admitted to the same room.
         self.reserved.add(added);
-        let admitted =
-            self.latch.check().and_then(|()| self.admit(self.usage.in_memory_bytes(), Admit::User));
+        let admitted = self.latch.check().and_then(|()| self.admit(0, Admit::User));
         if admitted.is_err() {
             self.reserved.add(-added);
         }

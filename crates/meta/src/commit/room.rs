@@ -5,9 +5,14 @@
 //! A commit that finds no room freezes the memtable and flushes it. Reclaim and compaction are the work of
 //! the background threads, for which it waits a moment; without threads it does that work itself.
 //!
+//! The bytes in memory count as if tables got all of them. Tables get fewer: of each key only the newest
+//! version. So in a pool that is nearly full, memory is flushed before a write is refused, and portions are
+//! short.
+//!
 //! # Invariants
-//! 1. `active_bytes` and `frozen_bytes` are at least the bytes of the memtables: a grant counts before its
-//!    commit.
+//! 1. `active_bytes` and `frozen_bytes` are at least the bytes of the memtables, less one portion for each
+//!    shard: a grant counts before its commit, and credit outlives the memtable with which it is counted. In
+//!    a pool that is nearly full it does not (`freeze`).
 //! 2. A deletion (`Admit::Reserve`) gets room until memory holds `OVERDRAFT` memtables, even if no table can
 //!    be written (`tests::full`).
 
@@ -30,6 +35,13 @@ const WAITED_RUNS_MAX: u32 = 16;
 
 /// Most memtables' worth of bytes in memory, when deletions go on although no table can be written.
 const OVERDRAFT: u64 = 4;
+
+/// The shortest portion. Each is as short in a pool that is nearly full: the shards take little room from
+/// each other.
+const PORTION_BYTES_MIN: u64 = 512;
+
+/// A table of fewer bytes is not written only to find room for a write.
+const FLUSH_BYTES_MIN: u64 = 256 << 10;
 
 /// Counts of bytes in memory, and of runs.
 #[derive(Debug, Default)]
@@ -64,15 +76,52 @@ impl EngineUsage {
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// Bytes of one portion: all shards' portions together are an eighth of the memtable.
+    /// Bytes of one portion where there is room: all shards' portions together are an eighth of the memtable.
     fn portion(&self) -> u64 {
-        (self.options.memtable_bytes / (8 * SHARDS) as u64).clamp(512, 256 * 1024)
+        (self.options.memtable_bytes / (8 * SHARDS) as u64).clamp(PORTION_BYTES_MIN, 256 << 10)
+    }
+
+    /// Whether a commit of `bytes` leaves hardly more room than all shards' portions take.
+    pub(super) fn is_nearly_full(&self, bytes: u64) -> bool {
+        self.left_bytes() < bytes + 2 * self.portion() * SHARDS as u64
+    }
+
+    /// Bytes that the pool has room for beside its reserve, the bytes in memory and those that are reserved.
+    fn left_bytes(&self) -> u64 {
+        let space = self.log.space();
+        let taken_bytes = self.usage.in_memory_bytes().saturating_add(self.reserved.room());
+        space.free_bytes.saturating_sub(space.reserve_bytes.saturating_add(taken_bytes))
+    }
+
+    /// Flushes memory if it alone takes the room that a user's write of `bytes` needs.
+    pub(crate) fn flush_for_room(&self, bytes: u64) -> Result<(), MetaError> {
+        let in_memory_bytes = self.usage.in_memory_bytes();
+        let left_bytes = self.left_bytes();
+        if in_memory_bytes < FLUSH_BYTES_MIN || left_bytes + in_memory_bytes < bytes + FLUSH_BYTES_MIN {
+            return Ok(());
+        }
+        tracing::debug!(
+            name: "memory_flushed_for_room",
+            in_memory_bytes,
+            left_bytes,
+            "a write needs the room that is kept for memory"
+        );
+        let unless_full = |flushed: Result<bool, MetaError>| match flushed {
+            Err(e) if e.is_no_space() => Ok(false),
+            other => other,
+        };
+        debug_assert!(in_memory_bytes > 0, "an empty memtable takes no room");
+        unless_full(self.flush_frozen())?;
+        if self.freeze()? {
+            unless_full(self.flush_frozen())?;
+        }
+        Ok(())
     }
 
     /// Grants at least `bytes` to a commit, once the pool and the memtable have room for them.
     pub(super) fn make_room(&self, bytes: u64, admit: Admit) -> Result<u64, MetaError> {
         self.latch.check()?;
-        let grant = bytes + self.portion();
+        let grant = bytes + if self.is_nearly_full(bytes) { PORTION_BYTES_MIN } else { self.portion() };
         let in_memory = || self.usage.in_memory_bytes();
         let budget = self.options.memtable_bytes;
         // Deletions go on without room for tables: they are the way to get space back. A write of reserved
@@ -80,7 +129,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let goes_on = |e: &MetaError| {
             e.is_no_space() && admit != Admit::User && in_memory() + grant <= OVERDRAFT * budget
         };
-        match self.admit(in_memory() + grant, admit) {
+        match self.admit(grant, admit) {
             Err(e) if !goes_on(&e) => return Err(e),
             _ => {}
         }

@@ -79,6 +79,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
 
     /// Freezes the memtable and starts an empty one. `false` if it is empty, or if one is frozen already.
     pub(crate) fn freeze(&self) -> Result<bool, MetaError> {
+        let is_nearly_full = self.is_nearly_full(0);
         let mut sync_point = self.sync_point.lock();
         let mut shards = self.shards.write_all();
         if shards[0].frozen.is_some() {
@@ -102,6 +103,10 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let frozen = Arc::new(FrozenMemtable::new(full, self.newest()));
         for shard in &mut shards {
             shard.frozen = Some(Arc::clone(&frozen));
+            if is_nearly_full {
+                // It is counted with the bytes that are frozen: a commit to the new memtable asks anew.
+                shard.credit = 0;
+            }
         }
         // The marks move with the memtable: its tail that is in no record is still collected.
         sync_point.frozen = std::mem::take(&mut sync_point.active);

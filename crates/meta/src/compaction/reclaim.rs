@@ -125,8 +125,8 @@ impl Reclaim {
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// Asks the log to admit `bytes`, beside the room that is kept for reserved bytes, after as much
-    /// reclaim as that takes and gains.
+    /// Asks the log to admit `bytes`, beside the room that is kept for the bytes in memory, which become
+    /// tables, and for reserved bytes. If there is none, a flush and reclaim make it as far as they gain.
     pub(crate) fn admit(&self, bytes: u64, admit: Admit) -> Result<(), MetaError> {
         if is_planted(PlantedBug::RefusedWithRoom)
             && admit == Admit::User
@@ -134,12 +134,23 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         {
             return Err(MetaError::Log(LogError::NoSpace));
         }
-        // Read anew each time: other writes claim and return reserved bytes.
-        let with_kept = || match admit {
-            Admit::User | Admit::Reserved(_) => bytes.saturating_add(self.reserved.room()),
-            Admit::Reserve => bytes,
+        // Read anew each time: flushes empty memory, and other writes claim and return reserved bytes.
+        let with_kept = || {
+            let reserved_bytes = match admit {
+                Admit::User | Admit::Reserved(_) => self.reserved.room(),
+                Admit::Reserve => 0,
+            };
+            bytes.saturating_add(self.usage.in_memory_bytes()).saturating_add(reserved_bytes)
         };
-        self.reclaim(with_kept(), || Ok(self.log.admit(with_kept(), admit)?))
+        let admitted = || self.log.admit(with_kept(), admit).map_err(MetaError::from);
+        match admitted() {
+            Err(e) if e.is_no_space() => {}
+            other => return other,
+        }
+        if admit == Admit::User {
+            self.flush_for_room(bytes)?;
+        }
+        self.reclaim(with_kept(), admitted)
     }
 
     /// Makes `enough` succeed, which needs some `bytes`: by reclaim on this thread, or with threads by

@@ -159,9 +159,7 @@ impl<L: LogStore, S: Schema> HasSlices for Engine<L, S> {
 
 impl<L: LogStore, S: Schema> Upkeep for EngineInner<L, S> {
     fn admit(&self, bytes: u64, admit: Admit) -> Result<(), SliceError> {
-        // Bytes in memory become tables later: a slice must not take the space that they need.
-        let in_memory = self.usage.in_memory_bytes();
-        let admitted = self.latch.check().and_then(|()| EngineInner::admit(self, in_memory + bytes, admit));
+        let admitted = self.latch.check().and_then(|()| EngineInner::admit(self, bytes, admit));
         admitted.map_err(|e| match e {
             MetaError::Log(e) => e.into(),
             MetaError::Slices(e) => e,

@@ -131,8 +131,8 @@ fn held_bytes_that_metadata_names_too_are_copied_once() {
     let bytes: Vec<u8> = (0..200u32 << 10).map(|n| (n / 31) as u8).collect();
     let kept: Vec<SlicePtr> = (0..8u8)
         .map(|n| {
-            let slice =
-                engine.write(Stream::Large, &bytes[n as usize * 1000..][..40_000], Admit::User).unwrap()[0];
+            let bytes = &bytes[n as usize * 1000..][..40_000];
+            let slice = engine.log().append(Stream::Large, bytes).unwrap()[0];
             let mut batch = Batch::new();
             batch.put(&[n], &pointer_item(slice));
             engine.commit(&batch, None, Admit::User).unwrap();
