@@ -1,15 +1,20 @@
 //! Devices that are lost, one or more, and one that comes back.
 
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use warpfire::{Pool, Warpfire};
+use warpfire::{Pool, UpkeepWishes, Warpfire};
 
 use super::bench_pool::{
     FILE_MIB, MIB, Outcome, content, images, make, now_nanos, plugged, remove, seconds_since, show, verify,
     wait,
 };
+
+/// In case 2 the second device is lost so long after the first, which is rebuilt at a rate that takes three
+/// times as long.
+const APART: Duration = Duration::from_secs(10);
 
 /// Segments to rebuild that may lose so many devices.
 fn at_risk(fs: &Warpfire, left: usize) -> u64 {
@@ -45,12 +50,18 @@ pub fn two_and_a_third(directory: &Path, mib: u64) -> Outcome<()> {
     let options = Pool::options().data(4).parity(2).size_bytes((mib * MIB).max(256 * MIB)).zone_bytes(MIB);
     make(&options, &images, files)?;
     let (fs, plugs) = plugged(&images)?;
+    let rate_bytes = NonZeroU64::new(mib * MIB / (3 * APART.as_secs()));
+    fs.set_upkeep_wishes(&UpkeepWishes { rate_bytes, ..UpkeepWishes::default() })?;
     plugs[0].pull();
     meet(&fs, files)?;
-    // Ten seconds in the issue, in which a pool of this size is rebuilt: the second follows at once.
+    wait("one loss is known", || fs.stats().lost_devices() == 1 && at_risk(&fs, 1) > 0)?;
+    let of_one = at_risk(&fs, 1);
+    std::thread::park_timeout(APART);
+    let left_of_one = at_risk(&fs, 1);
     plugs[1].pull();
     meet(&fs, files)?;
     wait("two losses are known", || fs.stats().lost_devices() == 2 && at_risk(&fs, 0) > 0)?;
+    fs.set_upkeep_wishes(&UpkeepWishes::default())?;
     let (mut twice, mut once, mut touched) = (at_risk(&fs, 0), at_risk(&fs, 1), 0);
     let of_two = twice;
     while twice > 0 {
@@ -66,7 +77,11 @@ pub fn two_and_a_third(directory: &Path, mib: u64) -> Outcome<()> {
     show(
         2,
         touched == 0,
-        &format!("{of_two} segments with two losses; {touched} with one were touched before"),
+        &format!(
+            "{left_of_one} of {of_one} segments with one loss are left when the second device is lost, {} s \
+             later; {of_two} segments with two losses; {touched} with one were touched before",
+            APART.as_secs()
+        ),
     );
     wait("no segment has two losses", || fs.stats().losses_left.is_some_and(|left| left > 0))?;
     plugs[2].pull();
