@@ -32,7 +32,6 @@ impl Log {
     /// Segments of the state log once the pool has so many segments; 0 if roots hold their descriptors.
     fn state_segments_of(&self, segments: u64) -> u64 {
         let columns = self.pool.full_geometry().width();
-        debug_assert!(columns > 0, "a segment has columns");
         let columns = usize::try_from(columns).expect("a segment has fewer columns than 2^16");
         let state_bytes = segments.saturating_mul(segment_frame_bytes_max(columns, 0, 1) as u64);
         let payload_bytes = self.pool.geometry(SegmentKind::Mirror).segment_payload_bytes.max(1);

@@ -298,6 +298,7 @@ impl Log {
         bytes: &[u8],
         unsplit_max_bytes: usize,
     ) -> Result<Slices, LogError> {
+        debug_assert!(unsplit_max_bytes <= UNSPLIT_MAX_BYTES, "a segment takes any append that is not split");
         let try_append = || self.try_append(stream, bytes, unsplit_max_bytes);
         let appended = match try_append() {
             Err(LogError::NoSpace) if self.reclaim()? => try_append(),
