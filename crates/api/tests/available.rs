@@ -115,6 +115,28 @@ fn what_is_called_available_after_removals_can_be_written() {
     (0..sets()).for_each(|seed| compare(seed, true));
 }
 
+/// Four threads meet the end of the pool together, each with a file of its own.
+#[test]
+fn threads_together_write_what_is_called_available() {
+    for seed in 0..sets() {
+        let (pool, segment_bytes, context) = random_pool(seed, &SimRandom::new(seed));
+        let available_bytes = pool.space().expect("it is open").available_bytes;
+        let written_bytes = std::thread::scope(|scope| {
+            let writers: Vec<_> = [4 << 10, 20_000, 48 << 10, 256 << 10]
+                .into_iter()
+                .map(|bytes| {
+                    scope.spawn({
+                        let pool = &pool;
+                        move || append(pool, &format!("/{bytes}"), bytes)
+                    })
+                })
+                .collect();
+            writers.into_iter().map(|writer| writer.join().expect("a refusal is no panic")).sum::<u64>()
+        });
+        judge(&pool, available_bytes, written_bytes, segment_bytes, &format!("{context}, four threads"));
+    }
+}
+
 #[test]
 fn what_is_called_available_can_be_written_in_pieces() {
     for seed in 0..sets() {

@@ -8,7 +8,7 @@ use crate::acl::Caller;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::limits::FILE_BYTES_MAX;
-use crate::node::{Layout, NodeRef};
+use crate::node::{Layout, NodeRef, NodeState};
 use crate::op::{HeapBytes, Operation, RecordedCaller, ReplayScene};
 use crate::scratch::Scratch;
 
@@ -85,11 +85,27 @@ impl<E: Storage> Fs<E> {
                 pieces.push(FilePiece::hole(len, end - len));
             }
             let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
-            // A few bytes in the place of a long file free more than they take, also in a full pool.
-            let is_short = state.layout == Layout::Regions && matches!(source, WriteSource::Bytes(_));
-            let admit = if is_short { Admit::Reserve } else { Admit::User };
+            let admit = if self.frees_room(node, &state, source)? { Admit::Reserve } else { Admit::User };
             self.apply_pieces(node, &mut state, &pieces, len, edit, &mut scratch.batch, admit)
         })
+    }
+
+    /// Whether a full pool gets room by this content in the place of a file's: a few bytes for many more.
+    fn frees_room(
+        &self,
+        node: &NodeRef,
+        state: &NodeState,
+        source: &WriteSource<'_>,
+    ) -> Result<bool, FsError> {
+        let len = source.len();
+        if state.layout == Layout::Inline
+            || !matches!(source, WriteSource::Bytes(_))
+            || self.engine.has_room(len)
+        {
+            return Ok(false);
+        }
+        let before = self.allocated_in(node, state, 0, state.extents_end())?;
+        Ok(before.allocated()? > 2 * len)
     }
 
     fn write_data(

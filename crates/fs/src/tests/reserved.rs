@@ -86,6 +86,22 @@ fn the_first_write_of_a_reserved_range_finds_room_on_a_full_pool() {
 }
 
 #[test]
+fn only_content_that_frees_room_replaces_a_file_of_a_full_pool() {
+    let fs = open(small_pool(), Fs::format);
+    let long = make(&fs, b"long");
+    fs.write(&ROOT, &long, Position::At(0), &vec![1; 2 << 20]).unwrap();
+    let sparse = make(&fs, b"sparse");
+    fs.truncate(&ROOT, &sparse, 4 * MIB).unwrap();
+    fill_to_the_brim(&fs, "beside");
+    let refused = fs.overwrite(&ROOT, &sparse, &[2; 20_000]);
+    assert!(matches!(refused, Err(FsError::NoSpace)), "a hole frees nothing: {refused:?}");
+    fs.overwrite(&ROOT, &long, &[2; 20_000]).unwrap();
+    assert_eq!(fs.getattr(&long).size_bytes, 20_000);
+    fs.sync().unwrap();
+    check(&**fs.engine(), "a short file");
+}
+
+#[test]
 fn others_do_not_take_the_room_and_get_it_when_the_reservation_ends() {
     for end in ["unlink", "truncate", "punch", "overwrite", "abort"] {
         let fs = open(small_pool(), Fs::format);

@@ -83,34 +83,34 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
 
     /// Whether a commit of `bytes` leaves hardly more room than all shards' portions take.
     pub(super) fn is_nearly_full(&self, bytes: u64) -> bool {
-        self.left_bytes() < bytes + 2 * self.portion() * SHARDS as u64
+        self.left_bytes(self.usage.in_memory_bytes()) < bytes + 2 * self.portion() * SHARDS as u64
     }
 
-    /// Bytes that the pool has room for beside its reserve, the bytes in memory and those that are reserved.
-    fn left_bytes(&self) -> u64 {
+    /// Bytes that the pool has room for beside its reserve, those reserved for writes, and those in memory.
+    fn left_bytes(&self, in_memory_bytes: u64) -> u64 {
         let space = self.log.space();
-        let taken_bytes = self.usage.in_memory_bytes().saturating_add(self.reserved.room());
+        let taken_bytes = in_memory_bytes.saturating_add(self.reserved.room());
         space.free_bytes.saturating_sub(space.reserve_bytes.saturating_add(taken_bytes))
     }
 
     /// Flushes memory if it alone takes the room that a user's write of `bytes` needs.
     pub(crate) fn flush_for_room(&self, bytes: u64) -> Result<(), MetaError> {
         let in_memory_bytes = self.usage.in_memory_bytes();
-        let left_bytes = self.left_bytes();
-        if in_memory_bytes < FLUSH_BYTES_MIN || left_bytes + in_memory_bytes < bytes + FLUSH_BYTES_MIN {
+        let left_bytes = self.left_bytes(0);
+        if in_memory_bytes < FLUSH_BYTES_MIN || left_bytes < bytes + FLUSH_BYTES_MIN {
             return Ok(());
         }
         tracing::debug!(
             name: "memory_flushed_for_room",
             in_memory_bytes,
             left_bytes,
-            "a write needs the room that is kept for memory"
+            "a write needs the room that memory takes"
         );
         let unless_full = |flushed: Result<bool, MetaError>| match flushed {
             Err(e) if e.is_no_space() => Ok(false),
             other => other,
         };
-        debug_assert!(in_memory_bytes > 0, "an empty memtable takes no room");
+        debug_assert!(left_bytes > 0, "no flush takes the reserve for a write");
         unless_full(self.flush_frozen())?;
         if self.freeze()? {
             unless_full(self.flush_frozen())?;
