@@ -92,7 +92,7 @@ pub use options::{AccessTimes, Pool, PoolOptions};
 pub use resize::ResizePlan;
 pub use scrub::ScrubReport;
 pub use slice::Slice;
-pub use snapshot::{Snapshot, SnapshotEngine, SnapshotInfo, SnapshotRollback};
+pub use snapshot::{Snapshot, SnapshotEngine, SnapshotInfo, SnapshotRollback, SnapshotSpace};
 pub use snapshot_policy::{SnapshotPeriod, SnapshotReason};
 pub use snapshot_rules::{AppliedRules, ExplainedSnapshot, SnapshotRule};
 pub use stats::{

@@ -46,6 +46,17 @@ impl From<warpfire_fs::SnapshotInfo> for SnapshotInfo {
     }
 }
 
+/// The bytes of files that deleting a snapshot frees. Metadata and parity do not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SnapshotSpace {
+    /// The number of the snapshot.
+    pub number: u64,
+    /// Bytes that nothing else needs: they are free without this snapshot.
+    pub alone_bytes: u64,
+    /// Bytes that are free without this snapshot and all older ones.
+    pub with_older_bytes: u64,
+}
+
 /// What a rollback has done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SnapshotRollback {
@@ -117,6 +128,46 @@ impl Warpfire {
     /// `Damaged`.
     pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
         Ok(self.fs().snapshots()?.into_iter().map(SnapshotInfo::from).collect())
+    }
+
+    /// What deleting each snapshot frees, from the oldest to the newest. Bytes that several files, snapshots
+    /// or clones need count once. The bytes come back when compaction meets what named them.
+    ///
+    /// All metadata is read twice for it, and the metadata in memory is written first. Changes that are made
+    /// during the call do not count.
+    ///
+    /// ```
+    /// use warpfire::Pool;
+    ///
+    /// let fs = Pool::options().in_memory()?;
+    /// fs.write("/film", vec![1; 300_000])?;
+    /// fs.create_snapshot("monday")?;
+    /// fs.create_snapshot("tuesday")?;
+    /// fs.remove_file("/film")?;
+    /// let space = fs.snapshot_space()?;
+    /// assert_eq!((space[0].alone_bytes, space[0].with_older_bytes), (0, 0));
+    /// assert_eq!((space[1].alone_bytes, space[1].with_older_bytes), (0, 300_000));
+    /// # Ok::<(), warpfire::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn snapshot_space(&self) -> Result<Vec<SnapshotSpace>> {
+        let of = |space: warpfire_fs::SnapshotSpace| SnapshotSpace {
+            number: space.seq.0,
+            alone_bytes: space.alone_bytes,
+            with_older_bytes: space.with_older_bytes,
+        };
+        Ok(self.fs().snapshot_space()?.into_iter().map(of).collect())
+    }
+
+    /// The bytes of files that are free once all snapshots are deleted of whose number `is_gone` is true. It
+    /// costs as much as [`snapshot_space`](Self::snapshot_space).
+    ///
+    /// # Errors
+    /// `Damaged`.
+    pub fn bytes_freed_without(&self, is_gone: impl Fn(u64) -> bool) -> Result<u64> {
+        Ok(self.fs().bytes_freed_without(|seq| is_gone(seq.0))?)
     }
 
     /// The newest snapshot that was made at this moment or before.

@@ -150,13 +150,17 @@ impl OriginTable {
     /// The seqs that readers of a domain may read at, rising: `visible` to all, and those of origins.
     pub(crate) fn visible_in(&self, domain: Option<DomainId>, visible: &[Seq]) -> Vec<Seq> {
         debug_assert!(visible.is_sorted(), "the seqs of readers are in order");
-        // Also those of domains that are removed: a snapshot may show them.
-        let origins = self.domains.values().filter_map(|record| record.origin);
-        let of_domain = origins.filter(|origin| Some(origin.domain) == domain).map(|origin| origin.seq);
-        let mut seqs: Vec<Seq> = visible.iter().copied().chain(of_domain).collect();
+        let mut seqs: Vec<Seq> = visible.iter().copied().chain(self.origins_into(domain)).collect();
         seqs.sort_unstable();
         seqs.dedup();
         seqs
+    }
+
+    /// The seqs of origins that show a domain; of keys in no domain there are none.
+    pub(crate) fn origins_into(&self, domain: Option<DomainId>) -> impl Iterator<Item = Seq> + '_ {
+        // Also those of domains that are removed: a snapshot may show them.
+        let origins = self.domains.values().filter_map(|record| record.origin);
+        origins.filter(move |origin| Some(origin.domain) == domain).map(|origin| origin.seq)
     }
 
     /// The last seq at which anybody reads keys from `smallest` to `largest`, if they are in one removed

@@ -22,6 +22,7 @@ mod releases;
 mod reserved;
 mod schema;
 mod snapshot;
+mod snapshot_bytes;
 mod snapshot_view;
 mod store;
 mod table;
@@ -44,6 +45,7 @@ pub use read_set::ReadSet;
 pub use reserved::room_of_reserved;
 pub use schema::{FoldResult, OlderValue, PlainSchema, RelocateError, Relocator, Schema, SchemaError};
 pub use snapshot::EngineSnapshot;
+pub use snapshot_bytes::SnapshotBytes;
 pub use snapshot_view::SnapshotView;
 pub use store::{
     CommitError, Direction, KeyRange, MetaError, ScanEntry, ScanPage, SeqRange, SnapshotStore, Storage,

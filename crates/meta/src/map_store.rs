@@ -25,6 +25,7 @@ use crate::read_set::ReadSet;
 use crate::reserved::ReservedBytes;
 use crate::schema::{FoldResult, OlderValue, Schema};
 use crate::snapshot::{EngineSnapshot, SnapshotRegistry};
+use crate::snapshot_bytes::{SnapshotBytes, naive_bytes};
 use crate::store::{
     CommitError, Direction, KeyRange, MetaError, ScanPage, SeqRange, SnapshotStore, Store, SyncPointHook,
 };
@@ -538,6 +539,16 @@ impl<S: Schema> SnapshotStore for MapStore<S> {
         let keys = state.map.range::<[u8], _>(bounds);
         let changed = keys.filter(|(_, versions)| versions.iter().any(|(seq, _)| commits.contains(*seq)));
         Ok(changed.take(max).map(|(key, _)| key.as_slice().into()).collect())
+    }
+
+    fn snapshot_bytes(&self, snapshots: &[Seq]) -> Result<SnapshotBytes, MetaError> {
+        let (keys, newest) = {
+            let state = self.state.lock();
+            (state.map.keys().cloned().collect(), state.newest)
+        };
+        let domains = self.domains.get().unwrap_or_default();
+        let visible = self.registry.visible_to(|| newest).all;
+        naive_bytes(self, &self.schema, keys, snapshots, &domains, &visible)
     }
 }
 

@@ -11,6 +11,7 @@ use crate::domain::DomainId;
 use crate::memory::MemoryRefused;
 use crate::read_set::ReadSet;
 use crate::schema::SchemaError;
+use crate::snapshot_bytes::SnapshotBytes;
 
 /// The reason why a read or a sync failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -381,6 +382,14 @@ pub trait SnapshotStore: Store {
         commits: SeqRange,
         max: usize,
     ) -> Result<Vec<Box<[u8]>>, MetaError>;
+
+    /// The bytes of slices that some persistent snapshots need and nothing else does: what deleting them
+    /// frees, once compaction has met their versions. `snapshots` rises. It reads all metadata twice, or
+    /// more often if much is needed by snapshots alone.
+    ///
+    /// # Errors
+    /// The errors of `get`.
+    fn snapshot_bytes(&self, snapshots: &[Seq]) -> Result<SnapshotBytes, MetaError>;
 }
 
 /// A metadata store together with the slices that its values name. A filesystem needs both.

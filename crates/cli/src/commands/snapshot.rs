@@ -5,6 +5,7 @@
 mod diff;
 mod rollback;
 mod rule;
+mod space;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -23,6 +24,8 @@ use warpfire_terminal::{
 pub use diff::{DiffOrder, diff_in, encoded};
 pub use rollback::{WireRollback, rolled_back};
 pub use rule::{RuleAnswer, RuleOrder, rule_in};
+use space::ListedOutput;
+pub use space::{WireSpace, freed_in, space_in};
 
 use super::mount::control::wire::{Answer, Request};
 use super::mount::control::{ServerConnection, foreign_answer};
@@ -35,6 +38,7 @@ Examples:
   warpfire snapshot create pool monday    keep the pool as it is now
   warpfire snapshot create /mnt           of a mounted pool, named by the time
   warpfire snapshot list pool
+  warpfire snapshot list --space pool     with the bytes that deleting each one frees
   warpfire ls pool:/.snapshots/monday     look into it
   warpfire cp -r pool:/.snapshots/monday/photos pool:/photos
                                           copy from it
@@ -100,6 +104,10 @@ struct ListArgs {
     /// pool [default: $WARPFIRE_POOL].
     #[arg(value_name = "POOL", default_value = "", hide_default_value = true)]
     pool: OsString,
+
+    /// Show the bytes that deleting each snapshot frees. All metadata is read for it.
+    #[arg(long)]
+    space: bool,
 }
 
 #[derive(clap::Args, Debug)]
@@ -114,7 +122,8 @@ struct DeleteArgs {
     #[arg(value_name = "NAME", required = true)]
     names: Vec<OsString>,
 
-    /// Show which snapshots would be deleted, and delete none.
+    /// Show which snapshots would be deleted and how many bytes that frees, and delete none. All metadata is
+    /// read for it.
     #[arg(long)]
     dry_run: bool,
 }
@@ -192,6 +201,25 @@ impl WireSnapshot {
 
     fn name(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.name))
+    }
+
+    /// The cells of a list, with those of its space if it is wanted.
+    fn cells(&self, space: Option<WireSpace>, with_space: bool) -> Vec<String> {
+        let none = || "–".to_owned();
+        let size = |bytes: fn(WireSpace) -> u64| space.map_or_else(none, |s| Size(bytes(s)).to_string());
+        let holds: Vec<String> = self.holds.iter().map(|hold| shown_bytes(hold)).collect();
+        let mut cells = vec![
+            shown(self.name()),
+            moment(self.made()),
+            grouped(self.inodes),
+            Size(self.file_bytes).to_string(),
+        ];
+        if with_space {
+            cells.extend([size(|space| space.alone_bytes), size(|space| space.with_older_bytes)]);
+        }
+        cells.push(self.rule.as_deref().map_or_else(none, shown_bytes));
+        cells.push(if holds.is_empty() { none() } else { holds.join(", ") });
+        cells
     }
 
     fn document(&self) -> SnapshotOutput {
@@ -407,28 +435,27 @@ fn find_all(pool: &PoolName) -> Result<Vec<WireSnapshot>, Failure> {
 }
 
 fn list(args: &ListArgs) -> Result<(), Failure> {
-    let found = find_all(&PoolName::new(&args.pool))?;
+    let pool = PoolName::new(&args.pool);
+    let found = find_all(&pool)?;
+    let space = match args.space {
+        true => WireSpace::of_all(&pool, &found)?,
+        false => vec![None; found.len()],
+    };
     if is_json() {
-        return found.iter().try_for_each(|snapshot| print_json(&snapshot.document()));
+        let mut listed = found.iter().zip(&space);
+        return listed.try_for_each(|(snapshot, space)| print_json(&ListedOutput::new(snapshot, *space)));
     }
     if found.is_empty() {
         return print("the pool has no snapshots\n");
     }
-    let mut columns = Columns::new(&["name", "made", "inodes", "bytes of files", "rule", "holds"]);
-    for snapshot in &found {
-        columns.row([
-            shown(snapshot.name()),
-            moment(snapshot.made()),
-            grouped(snapshot.inodes),
-            Size(snapshot.file_bytes).to_string(),
-            snapshot.rule.as_deref().map_or_else(|| "–".to_owned(), shown_bytes),
-            match &snapshot.holds[..] {
-                [] => "–".to_owned(),
-                holds => holds.iter().map(|hold| shown_bytes(hold)).collect::<Vec<_>>().join(", "),
-            },
-        ]);
+    let of_space: &[&str] = if args.space { &["frees alone", "frees with older"] } else { &[] };
+    let heads = [&["name", "made", "inodes", "bytes of files"], of_space, &["rule", "holds"]].concat();
+    let mut columns = Columns::new(&heads);
+    for (snapshot, space) in found.iter().zip(&space) {
+        columns.row(snapshot.cells(*space, args.space));
     }
-    print(columns.to_string())
+    let total = if args.space { WireSpace::total(&space) } else { String::new() };
+    print(format!("{columns}{total}"))
 }
 
 /// The snapshots that arguments name, of all from the oldest to the newest.
@@ -462,9 +489,11 @@ fn chosen(found: &[WireSnapshot], arguments: &[OsString]) -> Result<Vec<WireSnap
 
 fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     let pool = PoolName::new(&args.pool);
-    let chosen = chosen(&find_all(&pool)?, &args.names)?;
+    let found = find_all(&pool)?;
+    let chosen = chosen(&found, &args.names)?;
     if args.dry_run {
-        return chosen.iter().try_for_each(|snapshot| report_deleted(snapshot, "would be deleted"));
+        chosen.iter().try_for_each(|snapshot| report_deleted(snapshot, "would be deleted"))?;
+        return space::report_freed(&pool, &found, &chosen);
     }
     if ServerConnection::of_pool(&pool)?.is_none() {
         return with_pool(&pool, |pool| {

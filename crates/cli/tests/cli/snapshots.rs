@@ -171,6 +171,46 @@ fn find_tar_and_rsync_take_snapshots_in_directories_for_what_they_are() {
 }
 
 #[test]
+fn a_list_says_what_deleting_each_snapshot_frees() {
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    fixture.local("old", bytes(1, 1 << 20));
+    fixture.local("later", bytes(2, 2 << 20));
+    fixture.run(["cp", "old", "pool:/"]).succeeded();
+    fixture.run(["snapshot", "create", "pool", "one"]).succeeded();
+    fixture.run(["cp", "later", "pool:/"]).succeeded();
+    fixture.run(["snapshot", "create", "pool", "two"]).succeeded();
+    fixture.run(["rm", "pool:/old"]).succeeded();
+    fixture.run(["snapshot", "create", "pool", "three"]).succeeded();
+    fixture.run(["rm", "pool:/later"]).succeeded();
+
+    let expected = [("one", 0, 0), ("two", 0, 1 << 20), ("three", 0, 3 << 20)];
+    let check = |fixture: &Fixture, pool: &str| {
+        let listed = documents(&fixture.run(["snapshot", "list", "--space", "--json", pool]).succeeded());
+        for (snapshot, (name, alone, with_older)) in listed.iter().zip(expected) {
+            assert_eq!(snapshot["name"], name);
+            assert_eq!(snapshot["frees_alone_bytes"], alone, "{name}");
+            assert_eq!(snapshot["frees_with_older_bytes"], with_older, "{name}");
+        }
+        let table = fixture.run(["snapshot", "list", "--space", pool]).succeeded();
+        assert!(table.ends_with("3 snapshots hold 3 MiB that nothing else needs\n"), "{table}");
+        let plan = fixture.run(["snapshot", "delete", "--dry-run", pool, "one", "two"]).succeeded();
+        assert!(plan.ends_with("deleting 2 snapshots would free 1 MiB\n"), "{plan}");
+        let plan =
+            documents(&fixture.run(["snapshot", "delete", "--dry-run", "--json", pool, ".."]).succeeded());
+        assert_eq!((plan.len(), &plan[3]["frees_bytes"]), (4, &(3 << 20).into()));
+    };
+    check(&fixture, "pool");
+    let plain = documents(&fixture.run(["snapshot", "list", "--json", "pool"]).succeeded());
+    assert!(plain[0].get("frees_alone_bytes").is_none(), "nobody has asked for it");
+    if can_mount() {
+        fs::create_dir(fixture.path("mnt")).expect("a new directory");
+        fixture.run(["mount", "pool", "mnt"]).succeeded();
+        let mounted = MountedFixture(fixture);
+        check(&mounted.0, "mnt");
+    }
+}
+
+#[test]
 fn snapshots_are_listed_in_order_and_deleted_by_name() {
     let fixture = Fixture::pool(1, 1, 0, 64);
     assert_eq!(fixture.run(["snapshot", "list", "pool"]).succeeded(), "the pool has no snapshots\n");
@@ -182,8 +222,9 @@ fn snapshots_are_listed_in_order_and_deleted_by_name() {
     assert!(by_time.starts_with("20") && by_time.ends_with('Z'), "{by_time}");
     assert_eq!(names(&fixture, "pool"), ["one", "two", "three", &by_time]);
     let plan = fixture.run(["snapshot", "delete", "--dry-run", "pool", "two.."]).succeeded();
-    assert_eq!(plan.lines().count(), 3, "{plan}");
+    assert_eq!(plan.lines().count(), 4, "{plan}");
     assert!(plan.starts_with("snapshot two would be deleted\n"), "{plan}");
+    assert!(plan.ends_with("deleting 3 snapshots would free 0 B\n"), "{plan}");
     assert_eq!(names(&fixture, "pool").len(), 4, "a plan deletes nothing");
     fixture.run(["snapshot", "delete", "pool", "two", &by_time]).succeeded();
     assert_eq!(names(&fixture, "pool"), ["one", "three"]);

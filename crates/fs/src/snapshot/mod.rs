@@ -14,8 +14,10 @@
 mod directory;
 mod gmt_name;
 mod rule;
+mod space;
 
 pub use gmt_name::{gmt_name, gmt_second};
+pub use space::SnapshotSpace;
 
 use std::sync::Arc;
 

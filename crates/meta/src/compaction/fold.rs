@@ -15,7 +15,7 @@
 use std::cmp::Reverse;
 
 use warpfire_format::table::{BUNDLE_EDIT_BYTES_MAX, Bundle, KeyVersion, VersionKind};
-use warpfire_units::Seq;
+use warpfire_units::{Seq, SlicePtr};
 
 use crate::schema::{FoldResult, OlderValue, Schema, SchemaError};
 
@@ -48,6 +48,12 @@ pub(super) struct FoldVersion {
     bundle: Option<Bundle>,
 }
 
+impl FoldVersion {
+    pub(super) fn bundle_slice(&self) -> Option<SlicePtr> {
+        self.bundle.as_ref().map(|bundle| bundle.slice)
+    }
+}
+
 /// The version that stands for a stratum.
 pub(super) struct KeptVersion<'a> {
     pub(super) kind: VersionKind,
@@ -57,7 +63,7 @@ pub(super) struct KeptVersion<'a> {
 
 /// All versions of one key that a job has met, newest first.
 #[derive(Default)]
-pub(super) struct VersionGroup {
+pub(crate) struct VersionGroup {
     key: Vec<u8>,
     bytes: Vec<u8>,
     pub(super) versions: Vec<FoldVersion>,
@@ -65,7 +71,7 @@ pub(super) struct VersionGroup {
 
 impl VersionGroup {
     /// Starts over with another key.
-    pub(super) fn begin(&mut self, key: &[u8]) {
+    pub(crate) fn begin(&mut self, key: &[u8]) {
         self.key.clear();
         self.key.extend_from_slice(key);
         self.bytes.clear();
@@ -77,18 +83,23 @@ impl VersionGroup {
         self.versions.is_empty()
     }
 
-    pub(super) fn key(&self) -> &[u8] {
+    pub(crate) fn key(&self) -> &[u8] {
         &self.key
+    }
+
+    /// Number of its versions.
+    pub(crate) fn len(&self) -> usize {
+        self.versions.len()
     }
 
     /// Brings versions of several sources into their order. A version comes before the delete that its seq
     /// ends an older span with.
-    pub(super) fn sort(&mut self) {
+    pub(crate) fn sort(&mut self) {
         self.versions.sort_by_key(|v| (Reverse(v.seq), v.kind == VersionKind::Delete));
     }
 
     /// Adds the next older version, which may have a bundle.
-    pub(super) fn push(&mut self, entry: KeyVersion<'_>, bundle: Option<&Bundle>) {
+    pub(crate) fn push(&mut self, entry: KeyVersion<'_>, bundle: Option<&Bundle>) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(entry.value);
         let len = entry.value.len();
@@ -96,7 +107,7 @@ impl VersionGroup {
         self.versions.push(FoldVersion { seq: entry.seq, kind: entry.kind, start, len, bundle });
     }
 
-    fn value(&self, v: &FoldVersion) -> &[u8] {
+    pub(super) fn value(&self, v: &FoldVersion) -> &[u8] {
         &self.bytes[v.start..v.start + v.len]
     }
 

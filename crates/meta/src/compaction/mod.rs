@@ -12,7 +12,8 @@
 //! `job.rs` has the steps of a job, `fold.rs` chooses the versions that it keeps, `retire.rs` those that go
 //! to the past and those that stay there, `relocate.rs` packs and copies their bytes, `moves.rs` knows what
 //! one cleaning has copied. `reclaim.rs` cleans and compacts for callers that need space. `census.rs` counts
-//! the live bytes of segments in which references share bytes; it rewrites nothing.
+//! the live bytes of segments in which references share bytes, and `shown.rs` finds the value of a key for
+//! each of its readers; both rewrite nothing.
 
 mod by_range;
 mod census;
@@ -26,8 +27,10 @@ mod reclaim;
 mod relocate;
 mod removed;
 mod retire;
+mod shown;
 mod tiers;
 
+pub(crate) use fold::VersionGroup;
 pub(crate) use reclaim::Reclaim;
 #[cfg(test)]
 pub(crate) use reclaim::WAIT;

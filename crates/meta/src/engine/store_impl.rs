@@ -13,6 +13,7 @@ use crate::key_locks::KeyLockGuard;
 use crate::read_set::ReadSet;
 use crate::schema::Schema;
 use crate::snapshot::EngineSnapshot;
+use crate::snapshot_bytes::SnapshotBytes;
 use crate::store::{
     CommitError, Direction, KeyRange, MetaError, ScanPage, SeqRange, SnapshotStore, Store, SyncPointHook,
     WantedBytes,
@@ -146,6 +147,10 @@ impl<L: LogStore, S: Schema> SnapshotStore for Engine<L, S> {
         max: usize,
     ) -> Result<Vec<Box<[u8]>>, MetaError> {
         self.inner.changed_between(range, commits, max)
+    }
+
+    fn snapshot_bytes(&self, snapshots: &[Seq]) -> Result<SnapshotBytes, MetaError> {
+        self.inner.snapshot_bytes(snapshots)
     }
 }
 

@@ -12,6 +12,7 @@ mod removed;
 mod reserved;
 mod rewriting;
 mod runs;
+mod snapshot_bytes;
 mod snapshots;
 mod space;
 mod syncs;

@@ -7,6 +7,7 @@ use warpfire_log::{Admit, LogStore, MemLog, MemLogOptions, RecoveredLog, Stream}
 use warpfire_units::Seq;
 
 use super::census::check_counts;
+use super::snapshot_bytes::check_snapshot_bytes;
 use crate::domain::{DomainId, DomainOrigin, DomainRecord, ORIGINS_MAX};
 use crate::testing::{
     ListItem, ListSchema, Rng, clear_item, domain_key, domain_value, items, pointer_item, resolved,
@@ -440,11 +441,24 @@ impl EngineAndTwin {
         self.synced = Seq(self.history.len() as u64);
     }
 
+    /// What some of the persistent snapshots need alone, all of them or every second one.
+    fn check_snapshot_bytes(&mut self) {
+        let every = 1 + self.rng.below(2) as usize;
+        let (mut listed, mut others) = (Vec::new(), Vec::new());
+        for (place, seq) in self.kept.iter().enumerate() {
+            if place.is_multiple_of(every) { listed.push(*seq) } else { others.push(*seq) }
+        }
+        others.extend(self.held.iter().map(|(snapshot, _)| snapshot.seq()));
+        others.retain(|seq| !listed.contains(seq));
+        check_snapshot_bytes(&self.engine, &listed, &others, &self.domains);
+    }
+
     fn step(&mut self) {
         match self.rng.below(1000) {
             0..600 => self.commit(),
             600..677 => self.copy(),
             677..680 => check_counts(&self.engine),
+            _ if self.rng.below(400) == 0 => self.check_snapshot_bytes(),
             680..690 => self.make_snapshot(),
             690..700 => self.drop_snapshot(),
             700..706 => self.make_domain(),

@@ -26,7 +26,8 @@ use crate::commands::receive::{ReceiveOrder, abort_in, progress_in, receive_in};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress, pause_nanos};
 use crate::commands::send::{SendOrder, send_from};
 use crate::commands::snapshot::{
-    DiffOrder, RuleOrder, create_in, delete_in, diff_in, encoded, hold_in, list_in, rolled_back, rule_in,
+    DiffOrder, RuleOrder, create_in, delete_in, diff_in, encoded, freed_in, hold_in, list_in, rolled_back,
+    rule_in, space_in,
 };
 use crate::commands::status::{ErrorReport, StatusReport};
 use crate::commands::trim::TrimOutput;
@@ -202,6 +203,22 @@ impl ServedPool {
     /// The list is damaged.
     pub fn list_snapshots(&self, after: u64) -> Result<Answer, Failure> {
         Ok(Answer::SnapshotsListed(list_in(&self.pool, after)?))
+    }
+
+    /// Reports what deleting each snapshot frees.
+    ///
+    /// # Errors
+    /// The metadata is damaged; there are too many snapshots for one answer.
+    pub fn snapshot_space(&self) -> Result<Answer, Failure> {
+        Ok(Answer::SnapshotSpace(space_in(&self.pool)?))
+    }
+
+    /// Reports what deleting some snapshots frees.
+    ///
+    /// # Errors
+    /// The metadata is damaged.
+    pub fn freed_bytes(&self, stretches: &[(u64, u64)]) -> Result<Answer, Failure> {
+        Ok(Answer::FreedBytes(freed_in(&self.pool, stretches)?))
     }
 
     /// Lists the changes between snapshots.

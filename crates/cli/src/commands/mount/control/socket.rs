@@ -257,6 +257,10 @@ impl ControlSocket {
             Ok(Request::ListSnapshots { after }) => {
                 self.work(stream, number, &mut unsent, |_| pool.list_snapshots(after))
             }
+            Ok(Request::SnapshotSpace) => self.work(stream, number, &mut unsent, |_| pool.snapshot_space()),
+            Ok(Request::FreedBytes { stretches }) => {
+                self.work(stream, number, &mut unsent, |_| pool.freed_bytes(&stretches))
+            }
             Ok(Request::ChangeVolume(order)) => {
                 self.work(stream, number, &mut unsent, |_| pool.change_volume(&order))
             }

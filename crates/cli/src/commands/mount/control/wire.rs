@@ -22,7 +22,7 @@ use crate::commands::fsck::{CheckAnswer, CheckOrder};
 use crate::commands::receive::{ReceiveOrder, ReceiveProgressOutput, ReceivedOutput};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress};
 use crate::commands::send::{SendOrder, SentOutput};
-use crate::commands::snapshot::{DiffOrder, RuleAnswer, RuleOrder, WireRollback, WireSnapshot};
+use crate::commands::snapshot::{DiffOrder, RuleAnswer, RuleOrder, WireRollback, WireSnapshot, WireSpace};
 use crate::commands::status::StatusReport;
 use crate::commands::trim::TrimOutput;
 use crate::commands::tune::{TuneOrder, TunedPool};
@@ -87,6 +87,13 @@ pub enum Request {
     ListSnapshots {
         /// The number of the last one that is known; 0 for the first page.
         after: u64,
+    },
+    /// Report what deleting each snapshot frees.
+    SnapshotSpace,
+    /// Report what deleting some snapshots frees.
+    FreedBytes {
+        /// The numbers of the first and the last snapshot of each stretch of them.
+        stretches: Vec<(u64, u64)>,
     },
     /// List the changes between snapshots.
     DiffSnapshots(DiffOrder),
@@ -194,6 +201,10 @@ pub enum Answer {
     SnapshotRules(RuleAnswer),
     /// The next snapshots; none after the last one.
     SnapshotsListed(Vec<WireSnapshot>),
+    /// What deleting each snapshot frees.
+    SnapshotSpace(Vec<WireSpace>),
+    /// The bytes that deleting some snapshots frees.
+    FreedBytes(u64),
     /// Some of the changes between snapshots, each as bytes.
     SnapshotChanges(Vec<Vec<u8>>),
     /// All changes are sent.
