@@ -55,6 +55,11 @@ impl Schema for FsSchema {
         fs::pointers(key, value, is_operand, visit).map_err(schema_error)
     }
 
+    /// The names of a directory are a group.
+    fn group_key_bytes(&self) -> usize {
+        fs::KEY_HEAD_BYTES
+    }
+
     fn is_bundled(&self, key: &[u8]) -> bool {
         fs::is_of_kind(key, fs::KeyKind::Dentry) || fs::is_of_kind(key, fs::KeyKind::Inode)
     }

@@ -112,6 +112,12 @@ pub trait Schema: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Keys that share so many first bytes are a *group*, in which keys are often inserted in order: the
+    /// names of a directory. 0: all keys are one group.
+    fn group_key_bytes(&self) -> usize {
+        0
+    }
+
     /// Whether a read of this key goes on in the origin of its domain.
     fn reads_on(&self, _key: &[u8]) -> bool {
         true

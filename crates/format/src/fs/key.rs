@@ -22,7 +22,7 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const XATTR_NAME_BYTES_MAX: usize = 255;
 
 /// Bytes before the rest of a key.
-const HEAD_BYTES: usize = 13;
+pub const KEY_HEAD_BYTES: usize = 13;
 
 /// Length of the volume before the kind.
 const VOLUME_BYTES: usize = 4;
@@ -123,8 +123,8 @@ pub type KeyBuf = SmallVec<[u8; KEY_INLINE_BYTES]>;
 
 const KEY_INLINE_BYTES: usize = 64;
 
-fn head(volume: VolumeId, kind: KeyKind, id: u64) -> [u8; HEAD_BYTES] {
-    let mut head = [0; HEAD_BYTES];
+fn head(volume: VolumeId, kind: KeyKind, id: u64) -> [u8; KEY_HEAD_BYTES] {
+    let mut head = [0; KEY_HEAD_BYTES];
     head[..4].copy_from_slice(&volume.0.to_be_bytes());
     head[4] = kind as u8;
     head[5..].copy_from_slice(&id.to_be_bytes());
@@ -132,9 +132,9 @@ fn head(volume: VolumeId, kind: KeyKind, id: u64) -> [u8; HEAD_BYTES] {
 }
 
 fn with_rest(volume: VolumeId, kind: KeyKind, ino: u64, rest: &[u8]) -> KeyBuf {
-    let len = HEAD_BYTES + rest.len();
+    let len = KEY_HEAD_BYTES + rest.len();
     let mut buf = [0; KEY_INLINE_BYTES];
-    let Some((of_head, of_rest)) = buf[..].split_first_chunk_mut::<HEAD_BYTES>() else { unreachable!() };
+    let Some((of_head, of_rest)) = buf[..].split_first_chunk_mut::<KEY_HEAD_BYTES>() else { unreachable!() };
     *of_head = head(volume, kind, ino);
     match of_rest.get_mut(..rest.len()) {
         // Nearly every key: its bytes are written once.

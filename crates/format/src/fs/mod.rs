@@ -33,9 +33,10 @@ pub use fold::{FoldBase, FoldOutcome, fold};
 pub use health::{DAMAGED_FILES_MAX, DeviceErrors, HealthRecord, LastScrub};
 pub use inode::{Attrs, Dentry, FileKind, Inode, InodeContent, InodeTime, flag};
 pub use key::{
-    CounterId, Key, KeyBuf, KeyKind, NAME_BYTES_MAX, PoolRecordId, VolumeId, XATTR_NAME_BYTES_MAX,
-    dentry_key, dentry_name as file_name, dentry_range, inode_key, is_of_kind, is_of_volume, region_key,
-    region_range, snapshot_range, snapshot_rule_range, volume_range, xattr_key, xattr_name, xattr_range,
+    CounterId, KEY_HEAD_BYTES, Key, KeyBuf, KeyKind, NAME_BYTES_MAX, PoolRecordId, VolumeId,
+    XATTR_NAME_BYTES_MAX, dentry_key, dentry_name as file_name, dentry_range, inode_key, is_of_kind,
+    is_of_volume, region_key, region_range, snapshot_range, snapshot_rule_range, volume_range, xattr_key,
+    xattr_name, xattr_range,
 };
 pub use number::{
     INO_MAX, LOCAL_INO_MAX, VOLUME_MAX, local_of, number_from, number_in, stored_in, volume_of,

@@ -153,7 +153,8 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
             runs.iter().flat_map(|run| &run.tables).map(|table| Arc::clone(table.entry())).collect()
         };
         let writer = |seq_base, others| {
-            JobTables::new(TableWriter::new(engine.log.clone(), engine.table_bytes(), seq_base, others))
+            let sizes = (engine.table_bytes(), engine.schema.group_key_bytes());
+            JobTables::new(TableWriter::new(engine.log.clone(), sizes, seq_base, others))
         };
         let (output, past) = match scope {
             JobScope::Past => (Vec::new(), others(&table_set.past)),

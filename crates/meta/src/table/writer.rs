@@ -8,6 +8,9 @@
 //! 4. A table ends before a gap in its keys that holds many other tables. Otherwise it would overlap all of
 //!    them, and a merge would rewrite them all for the few keys at its ends
 //!    (`tests::rewriting::keys_that_rise_are_not_rewritten_for_a_key_below_them`).
+//! 5. A table ends behind a long group. The next keys of the group would lie between its last key and the
+//!    key behind it, so a later table over them would overlap this one
+//!    (`tests::rewriting::keys_that_rise_are_not_rewritten_for_a_key_above_them`).
 
 use std::sync::Arc;
 
@@ -31,6 +34,9 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// Tables that a gap between two keys holds at least, when a table ends before the gap. A merge would rewrite
 /// them: some 64 MiB. With fewer the gap is usual among keys at random, and tables stay large.
 const GAP_TABLES_MIN: usize = 4;
+
+/// The part of a table that a group is long with.
+const LONG_GROUP_PART: usize = 4;
 
 /// The tables that there were when a rewrite began, by their smallest keys.
 struct OtherTables {
@@ -73,6 +79,10 @@ struct TableInProgress {
 pub(crate) struct TableWriter<L: LogStore> {
     log: Arc<L>,
     target_bytes: usize,
+    /// Keys with the same first bytes, so many, are a group.
+    group_key_bytes: usize,
+    /// Length of the open table before the last key's group.
+    before_group_bytes: usize,
     block: DataBlockBuilder,
     partition: PartitionBuilder,
     top: TopBuilder,
@@ -88,15 +98,18 @@ pub(crate) struct TableWriter<L: LogStore> {
 
 impl<L: LogStore> TableWriter<L> {
     /// A writer of versions with seqs of at least `seq_base`, or 0, beside the tables `others`.
+    /// `group_key_bytes` as in `Schema`.
     pub(crate) fn new(
         log: Arc<L>,
-        target_bytes: usize,
+        (target_bytes, group_key_bytes): (usize, usize),
         seq_base: Seq,
         others: Vec<Arc<TableDescriptor>>,
     ) -> Self {
         TableWriter {
             log,
             target_bytes,
+            group_key_bytes,
+            before_group_bytes: 0,
             block: DataBlockBuilder::new(seq_base),
             partition: PartitionBuilder::default(),
             top: TopBuilder::default(),
@@ -144,9 +157,18 @@ impl<L: LogStore> TableWriter<L> {
             self.end_block()?;
         }
         let is_behind_gap = self.others.are_between(&self.last_key, key);
-        let open_bytes = self.open.as_ref().map_or(0, |open| open.written_bytes as usize);
-        if is_behind_gap || open_bytes + self.buffer.len() + self.block.len() >= self.target_bytes {
+        let written_bytes = self.open.as_ref().map_or(0, |open| open.written_bytes as usize);
+        let mut open_bytes = written_bytes + self.buffer.len() + self.block.len();
+        let group = |key: &[u8]| key.len().min(self.group_key_bytes);
+        let begins_group = self.last_key[..group(&self.last_key)] != key[..group(key)];
+        let is_behind_long_group =
+            begins_group && open_bytes - self.before_group_bytes >= self.target_bytes / LONG_GROUP_PART;
+        if is_behind_gap || is_behind_long_group || open_bytes >= self.target_bytes {
             self.end_table()?;
+            (open_bytes, self.before_group_bytes) = (0, 0);
+        }
+        if begins_group {
+            self.before_group_bytes = open_bytes;
         }
         self.open.get_or_insert_with(|| TableInProgress {
             smallest: key.to_vec(),

@@ -1,0 +1,224 @@
+//! Thirty days of snapshots, one after each 20 minutes of load, each kept for a day. The days are counted,
+//! and pass as fast as the device takes them.
+
+use std::path::Path;
+
+use warpfire::{File, OpenOptions, Pool, Warpfire};
+
+use super::host::HostTree;
+use super::{MIB, Outcome, Rng, fresh, now_nanos, seconds_since, show};
+
+/// Steps of 20 minutes in 30 days.
+pub const STEPS: u64 = 30 * 72;
+
+/// Steps for which a snapshot is kept.
+const KEPT: u64 = 72;
+
+const FILES: u64 = 64;
+const FILE_BYTES: u64 = 4 * MIB;
+const BLOCK: u64 = 4096;
+
+/// Blocks that are overwritten between two snapshots.
+const BLOCKS_A_STEP: u64 = 64;
+
+/// A tree of files under load, with snapshots.
+pub(super) trait Tree {
+    fn overwrite(&self, file: u64, at: u64, bytes: &[u8]) -> Outcome<()>;
+    fn sync(&self) -> Outcome<()>;
+    fn snapshot(&self, number: u64) -> Outcome<()>;
+    fn delete(&self, number: u64) -> Outcome<()>;
+}
+
+/// Which snapshots there are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Snapshots {
+    None,
+    KeptForADay,
+    KeptForever,
+}
+
+/// The times of all overwrites, in nanoseconds, and of all snapshots and deletions.
+#[derive(Default)]
+struct Times {
+    overwrites: Vec<u64>,
+    snapshots: Vec<u64>,
+    deletions: Vec<u64>,
+    seconds: f64,
+}
+
+fn percentile_us(times: &[u64], thousandths: usize) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    let at = (sorted.len() * thousandths / 1000).min(sorted.len().saturating_sub(1));
+    sorted.get(at).map_or(0.0, |nanos| *nanos as f64 / 1e3)
+}
+
+fn timed(times: &mut Vec<u64>, act: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
+    let start_nanos = now_nanos();
+    act()?;
+    times.push(now_nanos() - start_nanos);
+    Ok(())
+}
+
+/// The load of all steps.
+fn live(tree: &dyn Tree, steps: u64, which: Snapshots) -> Outcome<Times> {
+    let (mut times, mut rng, start_nanos) = (Times::default(), Rng(7), now_nanos());
+    for step in 0..steps {
+        for _ in 0..BLOCKS_A_STEP {
+            let (file, block) = (rng.below(FILES), rng.below(FILE_BYTES / BLOCK));
+            let bytes = rng.bytes(BLOCK);
+            timed(&mut times.overwrites, || tree.overwrite(file, block * BLOCK, &bytes))?;
+        }
+        if which == Snapshots::None {
+            tree.sync()?;
+            continue;
+        }
+        timed(&mut times.snapshots, || tree.snapshot(step))?;
+        if which == Snapshots::KeptForADay && step >= KEPT {
+            timed(&mut times.deletions, || tree.delete(step - KEPT))?;
+        }
+    }
+    times.seconds = seconds_since(start_nanos);
+    Ok(times)
+}
+
+fn report(name: &str, times: &Times) {
+    println!(
+        "{name}: {:.1} s; an overwrite {:.1} us at p50, {:.1} at p99; a snapshot {:.0} us at p50, a deletion {:.0}",
+        times.seconds,
+        percentile_us(&times.overwrites, 500),
+        percentile_us(&times.overwrites, 990),
+        percentile_us(&times.snapshots, 500),
+        percentile_us(&times.deletions, 500),
+    );
+}
+
+struct PoolTree {
+    fs: Warpfire,
+    files: Vec<File>,
+}
+
+impl PoolTree {
+    fn make(image: &Path) -> Outcome<PoolTree> {
+        fresh(image)?;
+        // Little room, so that the log is cleaned in these days.
+        let size_bytes = 4 * FILES * FILE_BYTES;
+        let fs = Pool::options().size_bytes(size_bytes).force(true).create([image])?;
+        let mut rng = Rng(1);
+        let mut files = Vec::new();
+        for number in 0..FILES {
+            let options = OpenOptions::new().read(true).write(true).create(true);
+            let file = options.open(&fs, format!("/{number}"))?;
+            file.write_all_at(&rng.bytes(FILE_BYTES), 0)?;
+            files.push(file);
+        }
+        fs.sync()?;
+        Ok(PoolTree { fs, files })
+    }
+
+    fn written_bytes(&self) -> u64 {
+        self.fs.stats().counters().written_bytes
+    }
+}
+
+impl Tree for PoolTree {
+    fn overwrite(&self, file: u64, at: u64, bytes: &[u8]) -> Outcome<()> {
+        Ok(self.files[file as usize].write_all_at(bytes, at)?)
+    }
+
+    fn sync(&self) -> Outcome<()> {
+        Ok(self.fs.sync()?)
+    }
+
+    fn snapshot(&self, number: u64) -> Outcome<()> {
+        self.fs.create_snapshot(number.to_string())?;
+        self.sync()
+    }
+
+    fn delete(&self, number: u64) -> Outcome<()> {
+        self.fs.delete_snapshot(number.to_string())?;
+        Ok(())
+    }
+}
+
+/// Live bytes of files against those that the present and the snapshots need.
+fn compare_space(tree: &PoolTree) -> Outcome<()> {
+    let engine = tree.fs.filesystem().engine();
+    let before = tree.fs.stats().space;
+    let start_nanos = now_nanos();
+    let held = tree.fs.snapshot_space()?.last().map_or(0, |newest| newest.with_older_bytes);
+    let counted_ms = seconds_since(start_nanos) * 1e3;
+    // What the upkeep of these days has left: nothing is compacted for this count.
+    engine.count_live()?;
+    let stats = tree.fs.stats();
+    let tables: u64 = engine.runs().iter().chain(&engine.past_runs()).map(|(_, bytes)| bytes).sum();
+    let (needed, used) = (FILES * FILE_BYTES + held, stats.space.live_bytes.saturating_sub(tables));
+    let segment = stats.zone_bytes * u64::from(stats.data);
+    show(
+        used <= needed + 2 * segment,
+        &format!(
+            "{} MiB of files are live; the present has {} and the snapshots hold {:.1}; a segment has {}; {} MiB of tables; the \
+             log counted {} live before; snapshot_space took {counted_ms:.0} ms",
+            used / MIB,
+            FILES * FILE_BYTES / MIB,
+            held as f64 / MIB as f64,
+            segment / MIB,
+            tables / MIB,
+            before.live_bytes / MIB,
+        ),
+    );
+    Ok(())
+}
+
+/// The days on a pool, with the bounds of its costs.
+pub fn of_pool(image: &Path, steps: u64) -> Outcome<()> {
+    let run = |which| -> Outcome<(Times, u64)> {
+        let tree = PoolTree::make(image)?;
+        let before = tree.written_bytes();
+        let times = live(&tree, steps, which)?;
+        let written = tree.written_bytes() - before;
+        if which == Snapshots::KeptForADay {
+            compare_space(&tree)?;
+        }
+        tree.fs.close()?;
+        Ok((times, written))
+    };
+    let (with, with_bytes) = run(Snapshots::KeptForADay)?;
+    let (without, without_bytes) = run(Snapshots::None)?;
+    let (forever, forever_bytes) = run(Snapshots::KeptForever)?;
+    report("snapshots kept for a day", &with);
+    report("no snapshots", &without);
+    report("snapshots that stay", &forever);
+    let user = steps * BLOCKS_A_STEP * BLOCK;
+    let for_deletion = with_bytes.saturating_sub(forever_bytes);
+    show(
+        for_deletion * 20 <= user,
+        &format!(
+            "written for {} MiB of users: {} MiB with snapshots of a day, {} with snapshots that stay, {} without: {} MiB for \
+             deletion",
+            user / MIB,
+            with_bytes / MIB,
+            forever_bytes / MIB,
+            without_bytes / MIB,
+            for_deletion / MIB
+        ),
+    );
+    let p99 = percentile_us(&with.overwrites, 990) / percentile_us(&without.overwrites, 990);
+    show(p99 <= 2.0, &format!("p99 of an overwrite is {p99:.2} times that without snapshots"));
+    Ok(())
+}
+
+/// The same on btrfs.
+pub fn of_host(directory: &Path, steps: u64) -> Outcome<()> {
+    for which in [Snapshots::KeptForADay, Snapshots::None] {
+        let tree = HostTree::make(directory, FILES, FILE_BYTES)?;
+        let times = live(&tree, steps, which)?;
+        let kept = which == Snapshots::KeptForADay;
+        report(if kept { "btrfs, snapshots kept for a day" } else { "btrfs, no snapshots" }, &times);
+        if kept {
+            (steps.saturating_sub(KEPT)..steps).try_for_each(|number| tree.delete(number))?;
+        }
+        tree.remove()?;
+    }
+    Ok(())
+}
