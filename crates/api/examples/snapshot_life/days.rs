@@ -99,10 +99,9 @@ struct PoolTree {
 }
 
 impl PoolTree {
-    fn make(image: &Path) -> Outcome<PoolTree> {
+    fn make(image: &Path, times_the_files: u64) -> Outcome<PoolTree> {
         fresh(image)?;
-        // Little room, so that the log is cleaned in these days.
-        let size_bytes = 4 * FILES * FILE_BYTES;
+        let size_bytes = times_the_files * FILES * FILE_BYTES;
         let fs = Pool::options().size_bytes(size_bytes).force(true).create([image])?;
         let mut rng = Rng(1);
         let mut files = Vec::new();
@@ -141,70 +140,89 @@ impl Tree for PoolTree {
     }
 }
 
-/// Live bytes of files against those that the present and the snapshots need.
+/// Live bytes of files against those that the present and the snapshots need: as the upkeep of these days has
+/// left them, and once all that can be dropped is dropped.
 fn compare_space(tree: &PoolTree) -> Outcome<()> {
     let engine = tree.fs.filesystem().engine();
-    let before = tree.fs.stats().space;
     let start_nanos = now_nanos();
     let held = tree.fs.snapshot_space()?.last().map_or(0, |newest| newest.with_older_bytes);
     let counted_ms = seconds_since(start_nanos) * 1e3;
-    // What the upkeep of these days has left: nothing is compacted for this count.
-    engine.count_live()?;
-    let stats = tree.fs.stats();
-    let tables: u64 = engine.runs().iter().chain(&engine.past_runs()).map(|(_, bytes)| bytes).sum();
-    let (needed, used) = (FILES * FILE_BYTES + held, stats.space.live_bytes.saturating_sub(tables));
-    let segment = stats.zone_bytes * u64::from(stats.data);
-    show(
-        used <= needed + 2 * segment,
-        &format!(
-            "{} MiB of files are live; the present has {} and the snapshots hold {:.1}; a segment has {}; {} MiB of tables; the \
-             log counted {} live before; snapshot_space took {counted_ms:.0} ms",
-            used / MIB,
-            FILES * FILE_BYTES / MIB,
-            held as f64 / MIB as f64,
-            segment / MIB,
-            tables / MIB,
-            before.live_bytes / MIB,
-        ),
+    let needed = FILES * FILE_BYTES + held;
+    println!(
+        "the present needs {} MiB, and {} snapshots hold {:.1} beside; counted in {counted_ms:.0} ms",
+        FILES * FILE_BYTES / MIB,
+        tree.fs.snapshots()?.len(),
+        held as f64 / MIB as f64,
     );
+    for moment in ["at the end of the days", "when space is asked for"] {
+        engine.count_live()?;
+        let stats = tree.fs.stats();
+        let tables: u64 = engine.runs().iter().chain(&engine.past_runs()).map(|(_, bytes)| bytes).sum();
+        let used = stats.space.live_bytes.saturating_sub(tables);
+        let segment = stats.zone_bytes * u64::from(stats.data);
+        show(
+            used <= needed + 2 * segment,
+            &format!(
+                "{moment} {:.1} MiB more of files are live; a segment has {} MiB; tables have {:.1}",
+                used.saturating_sub(needed) as f64 / MIB as f64,
+                segment / MIB,
+                tables as f64 / MIB as f64,
+            ),
+        );
+        let start_nanos = now_nanos();
+        engine.reclaim_all()?;
+        println!("dropping and cleaning all that can be took {:.2} s", seconds_since(start_nanos));
+    }
     Ok(())
 }
 
+/// Runs the days on a new pool. Returns the times, and the bytes that were written to the device.
+fn run(image: &Path, times_the_files: u64, steps: u64, which: Snapshots) -> Outcome<(Times, u64)> {
+    let tree = PoolTree::make(image, times_the_files)?;
+    let before = tree.written_bytes();
+    let times = live(&tree, steps, which)?;
+    let written = tree.written_bytes() - before;
+    if which == Snapshots::KeptForADay && times_the_files == SMALL {
+        compare_space(&tree)?;
+    }
+    tree.fs.close()?;
+    Ok((times, written))
+}
+
+/// A pool that is cleaned in these days, and one that is not.
+const SMALL: u64 = 4;
+const LARGE: u64 = 256;
+
 /// The days on a pool, with the bounds of its costs.
 pub fn of_pool(image: &Path, steps: u64) -> Outcome<()> {
-    let run = |which| -> Outcome<(Times, u64)> {
-        let tree = PoolTree::make(image)?;
-        let before = tree.written_bytes();
-        let times = live(&tree, steps, which)?;
-        let written = tree.written_bytes() - before;
-        if which == Snapshots::KeptForADay {
-            compare_space(&tree)?;
-        }
-        tree.fs.close()?;
-        Ok((times, written))
-    };
-    let (with, with_bytes) = run(Snapshots::KeptForADay)?;
-    let (without, without_bytes) = run(Snapshots::None)?;
-    let (forever, forever_bytes) = run(Snapshots::KeptForever)?;
+    let (with, with_bytes) = run(image, SMALL, steps, Snapshots::KeptForADay)?;
+    let (without, without_bytes) = run(image, SMALL, steps, Snapshots::None)?;
     report("snapshots kept for a day", &with);
     report("no snapshots", &without);
-    report("snapshots that stay", &forever);
+    let p99 = percentile_us(&with.overwrites, 990) / percentile_us(&without.overwrites, 990);
+    show(p99 <= 2.0, &format!("p99 of an overwrite is {p99:.2} times that without snapshots"));
     let user = steps * BLOCKS_A_STEP * BLOCK;
-    let for_deletion = with_bytes.saturating_sub(forever_bytes);
+    println!(
+        "written for {} MiB of users, cleaning included: {} MiB with snapshots, {} without",
+        user / MIB,
+        with_bytes / MIB,
+        without_bytes / MIB
+    );
+    let (_, deleted_bytes) = run(image, LARGE, steps, Snapshots::KeptForADay)?;
+    let (_, kept_bytes) = run(image, LARGE, steps, Snapshots::KeptForever)?;
+    let (_, none_bytes) = run(image, LARGE, steps, Snapshots::None)?;
+    let for_deletion = deleted_bytes.saturating_sub(kept_bytes);
     show(
         for_deletion * 20 <= user,
         &format!(
-            "written for {} MiB of users: {} MiB with snapshots of a day, {} with snapshots that stay, {} without: {} MiB for \
-             deletion",
-            user / MIB,
-            with_bytes / MIB,
-            forever_bytes / MIB,
-            without_bytes / MIB,
-            for_deletion / MIB
+            "in a pool that is not cleaned: {} MiB with snapshots that stay, {} with deletions, {} without snapshots: {:.1} MiB for \
+             deletions",
+            kept_bytes / MIB,
+            deleted_bytes / MIB,
+            none_bytes / MIB,
+            for_deletion as f64 / MIB as f64
         ),
     );
-    let p99 = percentile_us(&with.overwrites, 990) / percentile_us(&without.overwrites, 990);
-    show(p99 <= 2.0, &format!("p99 of an overwrite is {p99:.2} times that without snapshots"));
     Ok(())
 }
 

@@ -18,6 +18,11 @@ use crate::table_set::InstallInto;
 /// Keys after which a flush notes how far it is.
 const KEYS_OF_A_NOTE: usize = 256;
 
+/// Keys of one group (`Schema::group_key_bytes`) before which a table ends: a table over them and over keys
+/// below them would overlap the earlier tables of the group. They take about a megabyte.
+// Few in tests, so that their small memtables have such groups.
+const LONG_GROUP_KEYS: usize = if cfg!(test) { 64 } else { 8192 };
+
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Writes the frozen memtable as tables, if there is one. Waits if another thread is flushing. A failed
     /// flush leaves the memtable frozen and releases everything that it has appended.
@@ -52,9 +57,19 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let order = frozen.order();
         // Commits keep the pace of this loop.
         let progress = self.usage.pace.begin();
+        let group_len = self.schema.group_key_bytes();
+        let group_of = |at: usize| -> Option<&[u8]> {
+            let item = order.get(at)?;
+            let key = frozen.shards[item.shard()].entry(item.slot()).key;
+            Some(&key[..key.len().min(group_len)])
+        };
         for (done, item) in order.iter().enumerate() {
             if done % KEYS_OF_A_NOTE == 0 {
                 progress.note(done, order.len());
+            }
+            let begins_group = done > 0 && group_of(done) != group_of(done - 1);
+            if begins_group && group_of(done) == group_of(done + LONG_GROUP_KEYS - 1) {
+                job.end_table()?;
             }
             let shard = &frozen.shards[item.shard()];
             let mut versions = shard.versions(item.slot()).peekable();

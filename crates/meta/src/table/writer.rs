@@ -10,7 +10,7 @@
 //!    (`tests::rewriting::keys_that_rise_are_not_rewritten_for_a_key_below_them`).
 //! 5. A table ends behind a long group. The next keys of the group would lie between its last key and the
 //!    key behind it, so a later table over them would overlap this one
-//!    (`tests::rewriting::keys_that_rise_are_not_rewritten_for_a_key_above_them`).
+//!    (`tests::rewriting::keys_that_rise_are_not_rewritten_for_keys_above_and_below_them`).
 
 use std::sync::Arc;
 
@@ -81,7 +81,8 @@ pub(crate) struct TableWriter<L: LogStore> {
     target_bytes: usize,
     /// Keys with the same first bytes, so many, are a group.
     group_key_bytes: usize,
-    /// Length of the open table before the last key's group.
+    /// Bytes of all tables that have ended, and of all tables before the last key's group.
+    ended_bytes: usize,
     before_group_bytes: usize,
     block: DataBlockBuilder,
     partition: PartitionBuilder,
@@ -109,6 +110,7 @@ impl<L: LogStore> TableWriter<L> {
             log,
             target_bytes,
             group_key_bytes,
+            ended_bytes: 0,
             before_group_bytes: 0,
             block: DataBlockBuilder::new(seq_base),
             partition: PartitionBuilder::default(),
@@ -158,17 +160,10 @@ impl<L: LogStore> TableWriter<L> {
         }
         let is_behind_gap = self.others.are_between(&self.last_key, key);
         let written_bytes = self.open.as_ref().map_or(0, |open| open.written_bytes as usize);
-        let mut open_bytes = written_bytes + self.buffer.len() + self.block.len();
-        let group = |key: &[u8]| key.len().min(self.group_key_bytes);
-        let begins_group = self.last_key[..group(&self.last_key)] != key[..group(key)];
-        let is_behind_long_group =
-            begins_group && open_bytes - self.before_group_bytes >= self.target_bytes / LONG_GROUP_PART;
+        let open_bytes = written_bytes + self.buffer.len() + self.block.len();
+        let is_behind_long_group = self.begins_group(key, open_bytes);
         if is_behind_gap || is_behind_long_group || open_bytes >= self.target_bytes {
             self.end_table()?;
-            (open_bytes, self.before_group_bytes) = (0, 0);
-        }
-        if begins_group {
-            self.before_group_bytes = open_bytes;
         }
         self.open.get_or_insert_with(|| TableInProgress {
             smallest: key.to_vec(),
@@ -189,6 +184,20 @@ impl<L: LogStore> TableWriter<L> {
         self.last_key.extend_from_slice(key);
         self.partition.add_key(key_hash(key));
         Ok(())
+    }
+
+    /// Notes the group of a key. `true`: the group before it was long, over all tables that have a part of
+    /// it.
+    fn begins_group(&mut self, key: &[u8], open_bytes: usize) -> bool {
+        let group = |key: &[u8]| key.len().min(self.group_key_bytes);
+        if self.last_key[..group(&self.last_key)] == key[..group(key)] {
+            return false;
+        }
+        let before_key = self.ended_bytes + open_bytes;
+        let before_group = std::mem::replace(&mut self.before_group_bytes, before_key);
+        // A block may be shorter when it has ended.
+        let group_bytes = before_key.saturating_sub(before_group);
+        group_bytes >= self.target_bytes / LONG_GROUP_PART
     }
 
     fn end_block(&mut self) -> Result<(), LogError> {
@@ -237,6 +246,7 @@ impl<L: LogStore> TableWriter<L> {
             "an ended table has all its bytes in the log"
         );
         let open = self.open.take().expect("checked above");
+        self.ended_bytes += open.written_bytes as usize;
         debug_assert_eq!(
             open.slices.iter().map(|slice| slice.len_bytes).sum::<u32>(),
             open.written_bytes,

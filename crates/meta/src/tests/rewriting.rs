@@ -87,10 +87,11 @@ impl Schema for Grouped {
     }
 }
 
-/// Each flush has the newest names of a directory and keys above them, as those of snapshots are. A table
-/// over both overlapped the names that came next, so every merge wrote all of them again.
+/// Each flush has the newest names of a directory, the key of the directory below them, and keys above them,
+/// as those of snapshots are. A table over names and keys above them overlapped the names that came next, so
+/// every merge wrote all of them again. One over keys below them did so until four tables lay between.
 #[test]
-fn keys_that_rise_are_not_rewritten_for_a_key_above_them() {
+fn keys_that_rise_are_not_rewritten_for_keys_above_and_below_them() {
     let log = MemLog::with_options(MemLogOptions { capacity_bytes: 256 << 20, segment_bytes: 256 << 10 });
     let engine = Engine::open(log, RecoveredLog::empty(), Grouped, small(Background::Manual)).unwrap();
     let mut written = WrittenTables::default();
@@ -99,6 +100,7 @@ fn keys_that_rise_are_not_rewritten_for_a_key_above_them() {
         batch.put(format!("name {number:08}").as_bytes(), &[number as u8; 100]);
         if number % 100 == 0 {
             batch.put(format!("snapshot {number:08}").as_bytes(), &number.to_le_bytes());
+            batch.put(b"directory", &number.to_le_bytes());
         }
         engine.commit(&batch, None, Admit::User).unwrap();
         while engine.background_step().unwrap() {
