@@ -643,15 +643,20 @@ fn valid_small_values() -> Vec<Vec<u8>> {
     WishesRecord { rate_bytes: 50 << 20, ..WishesRecord::default() }.encode(&mut wishes);
     values.push(wishes);
     let mut volume = Vec::new();
-    let origin = Some(VolumeOrigin { volume: VolumeId(2), seq: Seq(300) });
+    let origin = Some(VolumeOrigin { volume: VolumeId(2), seq: Seq(300), released_at: None });
     let made = InodeTime { seconds: 5, nanos: 6 };
     let limits = VolumeLimits::default();
-    let record = DoorVolume { made, root: 7, removed_at: Some(Seq(400)), origin, limits };
+    let removed_at = Some(Seq(400));
+    let record = DoorVolume { made, root: 7, removed_at, origin, is_detached: false, limits };
     record.encode(&mut volume);
     values.push(volume);
     let mut limited = Vec::new();
     let limits = VolumeLimits { bytes: Some(1 << 30), files: None };
     DoorVolume { removed_at: None, limits, ..record }.encode(&mut limited);
     values.push(limited);
+    let mut detached = Vec::new();
+    let origin = origin.map(|origin| VolumeOrigin { released_at: Some(Seq(350)), ..origin });
+    DoorVolume { origin, is_detached: true, ..record }.encode(&mut detached);
+    values.push(detached);
     values
 }

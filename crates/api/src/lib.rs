@@ -109,10 +109,10 @@ pub use warpfire::Warpfire;
 pub use warpfire_env::Timestamp;
 pub use warpfire_format::fs::FORMAT_VERSION;
 pub use warpfire_fs::SpaceInfo;
+/// A change of volumes, for the server of a mount.
+pub use warpfire_fs::{DetachProgress, LIMIT_MAX, LimitChange, NewLimit, VolumeLimits, VolumeOrder};
 /// The commit that [`Warpfire::receive_by`] has made by its caller, and its error.
 pub use warpfire_fs::{FsError, Transaction};
-/// A change of volumes, for the server of a mount.
-pub use warpfire_fs::{LIMIT_MAX, LimitChange, NewLimit, VolumeLimits, VolumeOrder};
 /// Names of snapshots by their times, as Samba's `shadow_copy2` reads them.
 pub use warpfire_fs::{gmt_name, gmt_second};
 /// The bound of the parameter of [`Warpfire`], [`Dir`] and [`File`], for functions that work on a pool and

@@ -1,11 +1,12 @@
 //! Volumes behind doors: clones of directories, and empty volumes.
 
 use std::ffi::{OsStr, OsString};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use warpfire_env::Timestamp;
-use warpfire_fs::{LimitChange, VolumeLimits, VolumeOrder};
+use warpfire_fs::{DetachProgress, LimitChange, VolumeLimits, VolumeOrder};
 
 use crate::{Result, Warpfire};
 
@@ -21,6 +22,9 @@ pub struct VolumeInfo {
     /// Of a clone: the number of the volume that it shows (1 is that of the root of the pool), and the number
     /// of the version, which those of snapshots are comparable with.
     pub origin: Option<(u32, u64)>,
+    /// Of a detached clone: the origin that snapshots from before the detach show still, as `origin`. It is
+    /// kept for them.
+    pub former_origin: Option<(u32, u64)>,
     /// Inodes in it, or more: a clone of a part of a volume counts the whole volume of then.
     pub inodes: u64,
     /// Bytes of its files without holes, or more, as for `inodes`. Shared bytes count once for each file.
@@ -36,6 +40,7 @@ impl From<warpfire_fs::VolumeInfo> for VolumeInfo {
             number: info.number,
             made: info.made,
             origin: info.origin.map(|(volume, seq)| (volume, seq.0)),
+            former_origin: info.former_origin.map(|(volume, seq)| (volume, seq.0)),
             inodes: info.inodes,
             file_bytes: info.file_bytes,
             limits: info.limits,
@@ -118,6 +123,45 @@ impl Warpfire {
     /// `NotFound`; `InvalidInput` if `path` is no door, or a limit is 2^63 or higher; `ReadOnly`.
     pub fn limit_volume(&self, path: impl AsRef<Path>, change: LimitChange) -> Result<VolumeInfo> {
         self.change_volume(&VolumeOrder::Limit { door: bytes(path.as_ref()), change })
+    }
+
+    /// Detaches a clone from its origin. Afterwards reads of it pass no origin, it keeps nothing that its
+    /// origin showed outside of the cloned directory, its sums are exact, and clones of it can be eight deep
+    /// again. Records are copied, and bytes are not: both sides go on sharing them. So it takes as long as a
+    /// walk through the tree. The clone can be used while it runs. Snapshots from before still show the
+    /// origin, which is kept until the last of them is deleted. Durable after the next sync.
+    ///
+    /// ```
+    /// use warpfire::Pool;
+    ///
+    /// let fs = Pool::options().in_memory()?;
+    /// fs.create_dir("/work")?;
+    /// fs.write("/work/plan", b"first")?;
+    /// assert!(fs.clone_directory("/work", "/try")?.origin.is_some());
+    /// assert!(fs.detach_volume("/try")?.origin.is_none());
+    /// assert_eq!(fs.read("/try/plan")?, b"first");
+    /// # Ok::<(), warpfire::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidInput` if `path` is no door, or the volume has no origin; `NoSpace` for the
+    /// records: the clone is then as it was, and a later call goes on; `ReadOnly`; `Damaged`.
+    pub fn detach_volume(&self, path: impl AsRef<Path>) -> Result<VolumeInfo> {
+        let detached = self.detach_volume_with(path, |_| ControlFlow::Continue(()))?;
+        Ok(detached.expect("nobody stops it"))
+    }
+
+    /// As [`detach_volume`](Warpfire::detach_volume). `watch` is called after each page; with `Break` it
+    /// stops the detach, and the answer is `None`. The clone is then as it was, and a later call goes on.
+    ///
+    /// # Errors
+    /// As `detach_volume`.
+    pub fn detach_volume_with(
+        &self,
+        path: impl AsRef<Path>,
+        mut watch: impl FnMut(&DetachProgress) -> ControlFlow<()>,
+    ) -> Result<Option<VolumeInfo>> {
+        Ok(self.fs().detach_volume(bytes(path.as_ref()), &mut watch)?.map(VolumeInfo::from))
     }
 
     /// Deletes a volume with everything in it, and its door, in one commit that is durable on return. Files

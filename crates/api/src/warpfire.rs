@@ -147,6 +147,8 @@ impl Warpfire {
                 // A checkpoint that fails is tried again; if the pool has latched, every later call reports
                 // it.
                 drop(lost.watch(&of_pool, wishes.now().is_paused, now_nanos));
+                // The last reader of a former origin may have ended. Without one this looks at nothing.
+                drop(of_pool.fs.forget_origins());
             };
             tasks.push(IntervalTask::always("warpfire-upkeep", WATCH_INTERVAL, watch).map_err(no_thread)?);
             if !open_pool.is_read_only() {

@@ -63,7 +63,7 @@ pub use snapshot::{SnapshotFs, SnapshotInfo, SnapshotSpace, gmt_name, gmt_second
 pub use space::SpaceInfo;
 pub use transfer::{RECEIVE_NAME, STREAM_MARK_BYTES};
 pub use tx::{FileVersion, PendingCommit, Transaction, TxFs};
-pub use volume::{CloneSource, LimitChange, NewLimit, VolumeInfo, VolumeOrder};
+pub use volume::{CloneSource, DetachProgress, LimitChange, NewLimit, VolumeInfo, VolumeOrder, WatchDetach};
 pub use warpfire_format::fs::FileKind;
 pub use warpfire_format::fs::{LIMIT_MAX, VolumeLimits};
 pub use warpfire_units::Seq;

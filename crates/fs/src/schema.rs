@@ -106,8 +106,11 @@ impl Schema for FsSchema {
         let fs::Key::Volume(volume) = fs::Key::decode(key).map_err(schema_error)? else { return Ok(None) };
         let record = fs::DoorVolume::decode(value).map_err(schema_error)?;
         let domain = |volume: fs::VolumeId| volume.0.to_be_bytes();
-        let origin =
-            record.origin.map(|origin| DomainOrigin { domain: domain(origin.volume), seq: origin.seq });
+        let origin = record.origin.map(|origin| DomainOrigin {
+            domain: domain(origin.volume),
+            seq: origin.seq,
+            released_at: origin.released_at,
+        });
         Ok(Some(DomainRecord { domain: domain(volume), origin, removed_at: record.removed_at }))
     }
 

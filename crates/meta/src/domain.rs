@@ -5,7 +5,8 @@
 //! # Terms
 //! To *read on* is to go from a key of a domain to the same key of its origin, at the origin's seq.
 //! `Schema::reads_on` says for which keys. A domain is *removed* at a seq: then nobody reads it at a later
-//! seq, and compaction drops what only such a reader would see.
+//! seq, and compaction drops what only such a reader would see. An origin is *released* at a seq: readers of
+//! that seq and later ones do not read on in it.
 //!
 //! # Invariants
 //! 1. A read of a key takes the versions of its own domain. If no put or delete settles it, the read goes on
@@ -19,6 +20,10 @@
 //! 4. Origins lead from domain to domain at most `ORIGINS_MAX` times, never in a circle and never to a later
 //!    seq. The records of a map that do not keep this are refused (`OriginTable::check`).
 //! 5. No version of a domain is dropped that a held seq up to its removal sees (`fold`).
+//! 6. An origin that is released stays registered, and invariants 2 and 3 with it, until no held seq of the
+//!    domain above reads on in it and a record without it is durable (`OriginTable::unneeded_origins`,
+//!    `commit/persistent.rs`). No such seq comes back: a new snapshot or origin has the newest seq, or one
+//!    that is held.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,6 +51,19 @@ pub struct DomainOrigin {
     pub domain: DomainId,
     /// The version of it.
     pub seq: Seq,
+    /// The first seq of the domain above at which nobody reads on, if the origin is released.
+    pub released_at: Option<Seq>,
+}
+
+impl DomainOrigin {
+    /// Whether a reader of the domain above reads on at this seq.
+    pub(crate) fn is_read_at(&self, at: Seq) -> bool {
+        debug_assert!(
+            self.released_at.is_none_or(|released| released > self.seq),
+            "a domain is there only after the seq of its origin, and so is its release"
+        );
+        self.released_at.is_none_or(|released| at < released)
+    }
 }
 
 /// A domain, as its record describes it. Domains without a record have no origin and are not removed.
@@ -106,8 +124,13 @@ pub(crate) struct OriginTable {
 
 impl OriginTable {
     /// The origin of a key's domain.
-    pub(crate) fn origin_of(&self, key: &[u8]) -> Option<DomainOrigin> {
+    fn origin_of(&self, key: &[u8]) -> Option<DomainOrigin> {
         self.domains.get(&domain_of(key)?)?.origin
+    }
+
+    /// The origin in which a reader of a key reads on at a seq.
+    pub(crate) fn origin_at(&self, key: &[u8], at: Seq) -> Option<DomainOrigin> {
+        self.origin_of(key).filter(|origin| origin.is_read_at(at))
     }
 
     /// Every domain with a record.
@@ -190,6 +213,28 @@ impl OriginTable {
         removed.copied().collect()
     }
 
+    /// The live domains with an origin that is released and in which nobody reads on any more: neither a
+    /// snapshot nor a domain above at a seq between.
+    pub(crate) fn unneeded_origins(&self, snapshots: &SnapshotRegistry) -> Vec<DomainId> {
+        let is_read_between = |domain: DomainId, from: Seq, end: Seq| {
+            let above = self.domains.values().filter_map(|record| record.origin);
+            let mut seqs = above.filter(|above| above.domain == domain).map(|above| above.seq);
+            seqs.any(|seq| from <= seq && seq < end)
+        };
+        let is_unneeded = |record: &&DomainRecord| {
+            let Some(origin) = record.origin else { return false };
+            // A removed domain keeps its origin until its record goes.
+            let Some(released_at) = origin.released_at.filter(|_| record.removed_at.is_none()) else {
+                return false;
+            };
+            debug_assert!(origin.seq < released_at, "an origin is released after it was taken");
+            let last = Seq(released_at.0.saturating_sub(1));
+            !snapshots.holds_between(origin.seq, last)
+                && !is_read_between(record.domain, origin.seq, released_at)
+        };
+        self.domains.values().filter(is_unneeded).map(|record| record.domain).collect()
+    }
+
     /// The parts of a range in their order, each within one domain with an origin, or without any such key.
     pub(crate) fn parts<'a>(&self, range: KeyRange<'a>) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         let mut parts = Vec::new();
@@ -210,10 +255,11 @@ impl OriginTable {
     /// Whether every domain reaches the end of its origins within `ORIGINS_MAX` steps, by falling seqs.
     pub(crate) fn check(&self) -> bool {
         self.domains.values().all(|record| {
+            // The reader that passes most origins reads at the seq before the release.
             let mut origin = record.origin;
             for _ in 0..ORIGINS_MAX {
-                let Some(DomainOrigin { domain, seq }) = origin else { return true };
-                origin = self.domains.get(&domain).and_then(|below| below.origin);
+                let Some(DomainOrigin { domain, seq, .. }) = origin else { return true };
+                origin = self.origin_at(&domain, seq);
                 if origin.is_some_and(|below| below.seq > seq) {
                     return false;
                 }
@@ -228,7 +274,8 @@ impl OriginTable {
 pub(crate) struct Domains {
     /// Whether there is any: most stores have none, and their reads need not look.
     any: AtomicBool,
-    /// How many domains have been removed since the store was opened, and how many were removed then.
+    /// How many domains have been removed since the store was opened, and how many were removed then. The
+    /// loss of an origin counts too: tables of a removed domain may be unread from then on.
     removals: AtomicU64,
     table: RwLock<Arc<OriginTable>>,
 }
@@ -251,6 +298,19 @@ impl Domains {
         before
     }
 
+    /// Takes the origin away from a domain.
+    pub(crate) fn forget_origin(&self, domain: DomainId) {
+        let mut table = self.table.write();
+        if let Some(record) = Arc::make_mut(&mut table).domains.get_mut(&domain) {
+            debug_assert!(
+                record.origin.is_some_and(|origin| origin.released_at.is_some()),
+                "an origin is released before it is forgotten"
+            );
+            record.origin = None;
+            self.removals.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Rises with each removal.
     pub(crate) fn removals(&self) -> u64 {
         self.removals.load(Ordering::Relaxed)
@@ -270,7 +330,7 @@ mod tests {
     use super::*;
 
     fn record(domain: u32, origin: Option<u32>) -> DomainRecord {
-        let origin = origin.map(|d| DomainOrigin { domain: d.to_be_bytes(), seq: Seq(1) });
+        let origin = origin.map(|d| DomainOrigin { domain: d.to_be_bytes(), seq: Seq(1), released_at: None });
         DomainRecord { domain: domain.to_be_bytes(), origin, removed_at: None }
     }
 
@@ -287,6 +347,51 @@ mod tests {
         domains.remove(10_u32.to_be_bytes());
         domains.set(record(1, Some(9)));
         assert!(!domains.get().unwrap().check(), "a circle");
+    }
+
+    /// A record of domain `domain` with an origin at `seq` that is released at `released_at`.
+    fn released(domain: u32, origin: u32, seq: u64, released_at: u64) -> DomainRecord {
+        let (domain, below) = (domain.to_be_bytes(), origin.to_be_bytes());
+        let released_at = Some(Seq(released_at));
+        let origin = Some(DomainOrigin { domain: below, seq: Seq(seq), released_at });
+        DomainRecord { domain, origin, removed_at: None }
+    }
+
+    #[test]
+    fn a_released_origin_counts_for_readers_of_seqs_before_alone() {
+        let domains = Domains::default();
+        for d in 2..=9 {
+            domains.set(record(d, Some(d - 1)));
+        }
+        domains.set(released(9, 8, 1, 5));
+        let above = |seq| {
+            let origin = Some(DomainOrigin { domain: 9_u32.to_be_bytes(), seq: Seq(seq), released_at: None });
+            DomainRecord { domain: 10_u32.to_be_bytes(), origin, removed_at: None }
+        };
+        domains.set(above(4));
+        assert!(!domains.get().unwrap().check(), "nine deep for a reader of 4");
+        domains.set(above(5));
+        let table = domains.get().unwrap();
+        assert!(table.check(), "a reader of 5 passes one");
+        assert!(table.origin_at(&9_u32.to_be_bytes(), Seq(4)).is_some());
+        assert!(table.origin_at(&9_u32.to_be_bytes(), Seq(5)).is_none());
+        assert!(table.may_hold_older(&9_u32.to_be_bytes()), "compaction keeps what readers of 4 need");
+    }
+
+    #[test]
+    fn a_released_origin_is_needed_while_a_seq_between_is_held() {
+        let domains = Domains::default();
+        domains.set(released(3, 1, 4, 9));
+        let snapshots = Arc::new(SnapshotRegistry::default());
+        let unneeded = || domains.get().unwrap().unneeded_origins(&snapshots);
+        let outside = [snapshots.acquire(|| Seq(4)), snapshots.acquire(|| Seq(9))];
+        assert_eq!(unneeded(), [3_u32.to_be_bytes()], "readers of 4 and of 9 do not read on");
+        let between = snapshots.acquire(|| Seq(8));
+        assert!(unneeded().is_empty());
+        drop((between, outside));
+        let origin = Some(DomainOrigin { domain: 3_u32.to_be_bytes(), seq: Seq(8), released_at: None });
+        domains.set(DomainRecord { domain: 5_u32.to_be_bytes(), origin, removed_at: None });
+        assert!(unneeded().is_empty(), "a domain above reads on");
     }
 
     #[test]

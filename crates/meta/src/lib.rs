@@ -48,8 +48,8 @@ pub use snapshot::EngineSnapshot;
 pub use snapshot_bytes::SnapshotBytes;
 pub use snapshot_view::SnapshotView;
 pub use store::{
-    CommitError, Direction, KeyRange, MetaError, ScanEntry, ScanPage, SeqRange, SnapshotStore, Storage,
-    Store, SyncPointHook, WantedBytes,
+    CommitError, Direction, DomainPart, KeyRange, MetaError, ScanEntry, ScanPage, SeqRange, SnapshotStore,
+    Storage, Store, SyncPointHook, WantedBytes,
 };
 pub use table::CacheMemory;
 pub use tx::{TxChanges, TxMark, TxStore};

@@ -27,7 +27,8 @@ use crate::schema::{FoldResult, OlderValue, Schema};
 use crate::snapshot::{EngineSnapshot, SnapshotRegistry};
 use crate::snapshot_bytes::{SnapshotBytes, naive_bytes};
 use crate::store::{
-    CommitError, Direction, KeyRange, MetaError, ScanPage, SeqRange, SnapshotStore, Store, SyncPointHook,
+    CommitError, Direction, DomainPart, KeyRange, MetaError, ScanPage, SeqRange, SnapshotStore, Store,
+    SyncPointHook,
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -173,7 +174,7 @@ impl<S: Schema> MapStore<S> {
         let versions = state.map.get(key).unwrap_or(&none);
         let seen: Vec<&MapChange> = versions.iter().filter(|(seq, _)| *seq <= at).map(|(_, c)| c).collect();
         let base_at = seen.iter().rposition(|c| !matches!(c, MapChange::Merge(_)));
-        let below = match (base_at, self.origin_of(key)) {
+        let below = match (base_at, self.origin_at(key, at)) {
             (None, Some(origin)) => self.fold(state, &key_in(origin.domain, key), at.min(origin.seq))?,
             _ => None,
         };
@@ -203,9 +204,23 @@ impl<S: Schema> MapStore<S> {
         }
     }
 
-    /// The origin in which a read of the key goes on.
-    fn origin_of(&self, key: &[u8]) -> Option<DomainOrigin> {
-        self.domains.get()?.origin_of(key).filter(|_| self.schema.reads_on(key))
+    /// The origin in which a read of the key goes on at a seq.
+    fn origin_at(&self, key: &[u8], at: Seq) -> Option<DomainOrigin> {
+        self.domains.get()?.origin_at(key, at).filter(|_| self.schema.reads_on(key))
+    }
+
+    /// Whether an older version of the key may be seen through an origin, at any seq.
+    fn may_hold_older(&self, key: &[u8]) -> bool {
+        self.domains.get().is_some_and(|table| table.may_hold_older(key)) && self.schema.reads_on(key)
+    }
+
+    /// Whether the versions of the key's own domain settle its value at a seq.
+    fn is_settled(&self, state: &MapState, key: &[u8], at: Seq) -> bool {
+        if !self.schema.reads_on(key) {
+            return true;
+        }
+        let seen = state.map.get(key).into_iter().flatten().filter(|(seq, _)| *seq <= at);
+        seen.into_iter().any(|(_, change)| !matches!(change, MapChange::Merge(_)))
     }
 
     /// The keys of a range that have a version, or may have a value through an origin.
@@ -221,7 +236,7 @@ impl<S: Schema> MapStore<S> {
                 let there = key_in(domain, key);
                 let is_inside =
                     range.start <= there.as_slice() && range.end.is_none_or(|end| there.as_slice() < end);
-                if is_inside && self.origin_of(&there).is_some() {
+                if is_inside && self.may_hold_older(&there) {
                     keys.insert(there);
                 }
             }
@@ -295,7 +310,7 @@ impl<S: Schema> MapStore<S> {
             }
             if let [(seq, MapChange::Delete)] = versions.as_slice()
                 && visible.first().is_some_and(|oldest| seq <= oldest)
-                && self.origin_of(key).is_none()
+                && !self.may_hold_older(key)
             {
                 emptied.push(key.clone());
             }
@@ -515,6 +530,37 @@ impl<S: Schema> SnapshotStore for MapStore<S> {
         Ok(unneeded.map(|d| d.domain).collect())
     }
 
+    fn unneeded_origins(&self) -> Vec<DomainId> {
+        self.domains.get().map_or_else(Vec::new, |table| table.unneeded_origins(&self.registry))
+    }
+
+    fn forget_origin(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError> {
+        debug_assert!(self.unneeded_origins().contains(&domain), "nobody reads on in it");
+        self.commit(batch, None, Admit::Reserve)?;
+        self.domains.forget_origin(domain);
+        Ok(())
+    }
+
+    fn scan_part(
+        &self,
+        range: KeyRange<'_>,
+        at: Seq,
+        part: DomainPart,
+        limits: (usize, usize),
+        page: &mut ScanPage,
+    ) -> Result<(), MetaError> {
+        page.clear();
+        let state = self.state.lock();
+        let reads_on = self.domains.get().is_some_and(|table| table.origin_at(range.start, at).is_some());
+        let of_part = |key: &Vec<u8>| match part {
+            DomainPart::Settled => !reads_on || self.is_settled(&state, key, at),
+            DomainPart::ReadOn => reads_on && !self.is_settled(&state, key, at),
+        };
+        let keys: Vec<Vec<u8>> = self.keys_in(&state, range).into_iter().filter(of_part).collect();
+        let mut keys = keys.iter();
+        self.fill(&state, at, limits, page, || keys.next())
+    }
+
     fn drop_snapshot(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {
         self.commit(batch, None, Admit::Reserve)?;
         self.registry.forget(seq);
@@ -617,75 +663,4 @@ impl<S: Schema> SliceStore for MapStore<S> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{ListSchema, pointer_item, text_item};
-
-    fn put(store: &MapStore<ListSchema>, key: &[u8], value: &[u8]) -> Seq {
-        let mut batch = Batch::new();
-        batch.put(key, value);
-        store.commit(&batch, None, Admit::User).unwrap()
-    }
-
-    #[test]
-    fn a_snapshot_sees_its_version_after_sweeping() {
-        let store = MapStore::new(ListSchema);
-        put(&store, b"k", &text_item(b"one"));
-        let old = store.snapshot();
-        put(&store, b"k", &text_item(b"two"));
-        while store.background_step().unwrap() {}
-        let mut out = Vec::new();
-        assert!(store.get(b"k", old.seq(), &mut out).unwrap());
-        assert_eq!(out, text_item(b"one"));
-        assert!(store.get(b"k", Seq::MAX, &mut out).unwrap());
-        assert_eq!(out, text_item(b"two"));
-        drop(old);
-        assert!(store.background_step().unwrap(), "the sweep drops the old version after its snapshot");
-    }
-
-    #[test]
-    fn a_slice_goes_when_nothing_names_or_pins_it() {
-        let store = MapStore::new(ListSchema);
-        let slices = store.write(Stream::Large, b"bytes", Admit::User).unwrap();
-        put(&store, b"k", &pointer_item(slices[0]));
-        SliceStore::release(&store, &slices);
-        let pin = store.pin();
-        let mut batch = Batch::new();
-        batch.delete(b"k");
-        store.commit(&batch, None, Admit::Reserve).unwrap();
-        while store.background_step().unwrap() {}
-        assert_eq!(store.slices_stored(), 1, "pinned");
-        drop(pin);
-        while store.background_step().unwrap() {}
-        assert_eq!(store.slices_stored(), 0);
-    }
-
-    #[test]
-    fn a_commit_fails_if_what_it_read_has_changed() {
-        let store = MapStore::new(ListSchema);
-        let at = put(&store, b"a", &text_item(b"1"));
-        put(&store, b"b", &text_item(b"2"));
-        let mut batch = Batch::new();
-        batch.put(b"c", &text_item(b"3"));
-        let reads = |keys: &[&[u8]], ranges| ReadSet::new(at, keys, ranges);
-        store.commit(&batch, Some(&reads(&[b"a"], vec![])), Admit::User).unwrap();
-        for bad in [reads(&[b"b"], vec![]), reads(&[], vec![(b"a".to_vec(), None)])] {
-            assert!(matches!(store.commit(&batch, Some(&bad), Admit::User), Err(CommitError::Conflict)));
-        }
-    }
-
-    #[test]
-    fn a_full_store_refuses_users_and_serves_deletion() {
-        let store = MapStore::with_capacity(ListSchema, 64);
-        put(&store, b"k", &text_item(&[7; 40]));
-        let mut batch = Batch::new();
-        batch.put(b"l", &text_item(&[7; 40]));
-        assert!(matches!(
-            store.commit(&batch, None, Admit::User),
-            Err(CommitError::Failed(MetaError::Log(LogError::NoSpace)))
-        ));
-        batch.clear();
-        batch.delete(b"k");
-        store.commit(&batch, None, Admit::Reserve).unwrap();
-    }
-}
+mod tests;

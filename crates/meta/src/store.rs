@@ -143,6 +143,16 @@ impl SeqRange {
     }
 }
 
+/// A part of the keys of a domain, for [`SnapshotStore::scan_part`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DomainPart {
+    /// The keys that the domain itself settles: by a put of its own, with or without operands above it, or
+    /// because reads of them never go on (`Schema::reads_on`).
+    Settled,
+    /// The keys with a value that comes from the origin, as it is there or below operands of the domain.
+    ReadOn,
+}
+
 /// One page of a scan's result, in a flat buffer that is reused from page to page.
 #[derive(Clone, Debug, Default)]
 pub struct ScanPage {
@@ -341,9 +351,10 @@ pub trait SnapshotStore: Store {
     /// is in progress, runs the hook of sync points, calls `build` with the newest seq, and commits the batch
     /// that it fills. The batch has the records. A snapshot names that seq; the origin of a new domain names
     /// it, or the seq of a persistent snapshot that the caller holds until the return; a domain
-    /// that is removed names it as the last one. The commit is durable after the next sync, as every commit
-    /// is. One that removes a domain is durable on return: if that fails, the domain is removed at the next
-    /// opening.
+    /// that is removed names it as the last one, and an origin that is released as the first at which nobody
+    /// reads on. The caller has checked that the domain settles each key that anybody reads from there on.
+    /// The commit is durable after the next sync, as every commit is. One that removes a domain is durable on
+    /// return: if that fails, the domain is removed at the next opening.
     fn commit_at_newest(&self, build: &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError>;
 
     /// Forgets a domain that is in the answer of `unneeded_domains`: commits `batch`, which removes its
@@ -353,6 +364,28 @@ pub trait SnapshotStore: Store {
     /// The removed domains of which no version is left, that are no domain's origin and that no snapshot
     /// shows.
     fn unneeded_domains(&self) -> Result<Vec<DomainId>, MetaError>;
+
+    /// The live domains that may lose their origin: it is released, and nobody reads on in it any more.
+    fn unneeded_origins(&self) -> Vec<DomainId>;
+
+    /// Forgets the origin of a domain that is in the answer of `unneeded_origins`: commits `batch`, which
+    /// takes it out of the record, and makes that durable.
+    fn forget_origin(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError>;
+
+    /// A page of the keys of one part of a domain, with their values at a version held by a live snapshot.
+    /// The range lies in the domain. Limits and the continuation are those of [`Store::scan`] forward. It
+    /// passes the keys of the other part without an end in between.
+    ///
+    /// # Errors
+    /// The errors of `scan`.
+    fn scan_part(
+        &self,
+        range: KeyRange<'_>,
+        at: Seq,
+        part: DomainPart,
+        limits: (usize, usize),
+        page: &mut ScanPage,
+    ) -> Result<(), MetaError>;
 
     /// Commits changes, and makes a persistent snapshot that shows them and nothing later. A crash keeps both
     /// or neither. `changes` have no read set: the caller has checked them.

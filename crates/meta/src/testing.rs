@@ -192,10 +192,12 @@ impl Schema for ListSchema {
         };
         let found = items(value)?;
         let Some(ListItem::Text(fields)) = found.first() else { panic!("a record of a domain is a text") };
-        let number = |at: usize| u32::from_be_bytes(fields[at..at + 4].try_into().unwrap());
-        let origin = (number(0) != 0)
-            .then(|| DomainOrigin { domain: number(0).to_be_bytes(), seq: Seq(number(4).into()) });
-        let removed_at = (number(8) != 0).then(|| Seq(number(8).into()));
+        let (below, seqs) = fields.split_first_chunk::<DOMAIN_BYTES>().unwrap();
+        let number = |n: usize| seqs[3 * n..][..3].iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
+        let seq = |n| Some(Seq(number(n))).filter(|seq| *seq != Seq(0));
+        let (seq_below, removed_at, released_at) = (Seq(number(0)), seq(1), seq(2));
+        let origin =
+            (*below != [0; 4]).then_some(DomainOrigin { domain: *below, seq: seq_below, released_at });
         Ok(Some(DomainRecord { domain, origin, removed_at }))
     }
 
@@ -212,11 +214,18 @@ pub(crate) fn domain_key(domain: DomainId) -> Vec<u8> {
     [DOMAIN_PREFIX, &domain].concat()
 }
 
-/// The record of a domain. It is too short to be packed.
+/// The record of a domain, with seqs of 24 bits. It is too short to be packed.
 pub(crate) fn domain_value(record: &DomainRecord) -> Vec<u8> {
-    let seq = |seq: Option<Seq>| u32::try_from(seq.map_or(0, |seq| seq.0)).unwrap().to_be_bytes();
     let origin = record.origin.map_or([0; 4], |origin| origin.domain);
-    text_item(&[origin, seq(record.origin.map(|origin| origin.seq)), seq(record.removed_at)].concat())
+    let released_at = record.origin.and_then(|origin| origin.released_at);
+    let seqs = [record.origin.map(|origin| origin.seq), record.removed_at, released_at];
+    let mut fields = origin.to_vec();
+    for seq in seqs {
+        let number = seq.map_or(0, |seq| seq.0);
+        assert!(number < 1 << 24, "histories of tests are short");
+        fields.extend_from_slice(&number.to_be_bytes()[5..]);
+    }
+    text_item(&fields)
 }
 
 /// The prefix of the keys of persistent snapshots; behind it is the seq.

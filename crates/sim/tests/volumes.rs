@@ -2,6 +2,7 @@
 //! of the pool and that of each clone as they were at one moment since the last sync.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{
@@ -68,8 +69,18 @@ fn reach_limit(fs: &SimFs, path: &[u8], len: usize) {
     assert!(refused(1), "the limit is reached");
 }
 
+/// Detaches the clone, for at most so many pages.
+fn detach(fs: &SimFs, pages: u64) {
+    let mut seen = 0;
+    let detached = fs.detach_volume(b"/try", &mut |_| {
+        seen += 1;
+        if seen > pages { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert_eq!(detached.expect("detached").is_some(), pages == u64::MAX);
+}
+
 /// The steps of each life. A sync follows the last one.
-const LIVES: [&[Step]; 5] = [
+const LIVES: [&[Step]; 6] = [
     // A clone, and changes on both sides.
     &[
         (|fs| order(fs, &CLONE), false),
@@ -116,6 +127,21 @@ const LIVES: [&[Step]; 5] = [
         (|fs| order(fs, &VolumeOrder::Delete { door: b"/work/moved" }), true),
         (|fs| while fs.engine().background_step().expect("a step") {}, false),
         (|fs| fs.forget_volumes().expect("forgotten"), false),
+    ],
+    // A clone that is detached: at first not to its end, then with a snapshot from before, which goes.
+    &[
+        (|fs| order(fs, &CLONE), false),
+        (|fs| put(fs, b"/try", b"own", b"of the clone"), false),
+        (|fs| drop(fs.write(&ROOT, &node(fs, b"/try/large"), Position::At(4096), &[9; 5000])), false),
+        (|fs| drop(fs.create_snapshot(b"s").expect("made")), false),
+        (|fs| detach(fs, 1), false),
+        (|fs| fs.engine().flush().expect("flushed"), false),
+        (|fs| detach(fs, u64::MAX), false),
+        (|fs| fs.unlink(&ROOT, &node(fs, b"/work"), b"large").expect("removed"), false),
+        (|fs| put(fs, b"/try", b"late", b"after it"), false),
+        (|fs| drop(fs.delete_snapshot(b"s").expect("deleted")), true),
+        (|fs| fs.engine().compact().expect("compacted"), false),
+        (|fs| fs.unlink(&ROOT, &node(fs, b"/try"), b"small").expect("removed"), false),
     ],
     // A volume with a limit, which it reaches.
     &[

@@ -250,6 +250,8 @@ fn describe(key: &[u8], value: &[u8], is_operand: bool) -> DumpValue {
                     ("removed_at", seq(volume.removed_at)),
                     ("origin", volume.origin.map_or(0, |origin| u64::from(origin.volume.0)).into()),
                     ("origin_seq", seq(volume.origin.map(|origin| origin.seq))),
+                    ("released_at", seq(volume.origin.and_then(|origin| origin.released_at))),
+                    ("is_detached", u64::from(volume.is_detached).into()),
                 ])
             }
             Key::Pool(_) => {

@@ -159,6 +159,7 @@ impl<'a> NamesPass<'a> {
 
     /// The clones that are not removed, each with the seq at which it is shown.
     pub(super) fn clones(&self) -> Vec<(VolumeId, Seq)> {
+        // With those that are detached and whose origin is kept for snapshots: they show nothing of it now.
         let clones = self.volumes.iter().filter(|(_, v)| v.removed_at.is_none() && v.origin.is_some());
         clones.map(|(volume, _)| (*volume, Seq::MAX)).collect()
     }
@@ -317,12 +318,28 @@ impl<'a> NamesPass<'a> {
         let mut volume = VolumeCheck::new(id.0, self.window);
         if let Some(record) = self.volumes.get(&id) {
             volume.take_root(record.root);
-            volume.shows_origin = record.origin.is_some();
+            volume.shows_origin = record.origin.is_some_and(|origin| origin.is_read_at(Seq::MAX));
+            volume.may_miss_names = self.shows_detached(record);
         }
         if self.too_much {
             volume.give_up();
         }
         self.volume = Some(volume);
+    }
+
+    /// Whether a volume is a detached clone, or shows one: then names of its files may have been outside of
+    /// the cloned directory.
+    fn shows_detached(&self, record: &DoorVolume) -> bool {
+        let mut below = Some(record);
+        // Origins in a circle are a finding of their own.
+        for _ in 0..=self.volumes.len() {
+            let Some(record) = below else { return false };
+            if record.is_detached {
+                return true;
+            }
+            below = record.origin.and_then(|origin| self.volumes.get(&origin.volume));
+        }
+        false
     }
 
     fn leave(&mut self) {

@@ -1,6 +1,7 @@
 //! The keys that a clone shows: its own, and those of its origin at a seq where it has no put or delete.
 //!
 //! Own versions and those of the origin are merged key by key, both in order. The origin may be a clone too.
+//! A reader at or after the release of an origin sees nothing of it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -80,7 +81,8 @@ impl<'a> ShownKeys<'a> {
         let quiet = Findings::default();
         let versions = CommitVersions::starting_at(commits, manifest.flushed, &volume.0.to_be_bytes());
         let own = Merge::new(manifest, versions, &volume.0.to_be_bytes(), false, reader, &quiet);
-        let below = match volumes.get(&volume).and_then(|record| record.origin) {
+        let origin = volumes.get(&volume).and_then(|record| record.origin);
+        let below = match origin.filter(|origin| origin.is_read_at(at)) {
             Some(origin) => {
                 let origin_at = (origin.volume, origin.seq.min(at));
                 let view = Self::at_depth(manifest, commits, volumes, origin_at, depth + 1, reader)?;

@@ -1,5 +1,7 @@
 //! Volumes and clones in the check: whole ones are clean, also after a cut, and what contradicts is found.
 
+use std::ops::ControlFlow;
+
 use warpfire_format::fs::{DoorVolume, Key, VolumeId, VolumeLimits, VolumeOrigin};
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{CloneSource, NewMode, NodeRef};
@@ -64,15 +66,53 @@ fn volumes_and_clones_are_clean_whatever_happens_on_either_side() {
 type PlantedRecords<'a> = (&'a str, &'a dyn Fn(&mut Batch));
 
 #[test]
+fn a_detached_clone_is_clean_and_one_that_has_not_all_that_it_shows_is_found() {
+    for seed in 0..3 {
+        let world = cloned(seed * 10 + 5);
+        let fs = reopen(&world);
+        let detach = |fs: &TestFs, door: &[u8]| {
+            let detached = fs.detach_volume(door, &mut |_| ControlFlow::Continue(()));
+            detached.expect("there is room").expect("nobody stops it")
+        };
+        assert!(detach(&fs, b"/second").former_origin.is_some(), "a snapshot reads on");
+        assert!(detach(&fs, b"/first").former_origin.is_some(), "a snapshot reads on");
+        assert_clean(&checked(&cut(&world).devices()), &format!("seed {seed}, cut after a detach"));
+        fs.delete_snapshot(b"kept").expect("it is there");
+        assert!(fs.volumes().expect("listed").iter().all(|volume| volume.former_origin.is_none()));
+        fs.engine().compact().expect("sound devices do not fail");
+        fs.close().expect("sound devices do not fail");
+        assert_clean(&checked(&world.devices()), &format!("seed {seed}, without origins"));
+    }
+    // A record that says so without the copies.
+    let world = cloned(100);
+    let fs = reopen(&world);
+    let (key, mut value) = (Key::Volume(VolumeId(2)).encode(), Vec::new());
+    assert!(fs.engine().get(&key, Seq::MAX, &mut value).expect("it reads"));
+    let record = DoorVolume::decode(&value).expect("it decodes");
+    let origin = record.origin.expect("a clone");
+    let released_at = Some(Seq(origin.seq.0 + 1));
+    let origin = Some(VolumeOrigin { released_at, ..origin });
+    value.clear();
+    DoorVolume { origin, is_detached: true, ..record }.encode(&mut value);
+    let mut batch = Batch::new();
+    batch.put(&key, &value);
+    fs.engine().commit(&batch, None, Admit::User).expect("there is room");
+    fs.engine().sync(Seq::MAX).expect("sound devices do not fail");
+    drop(fs);
+    assert!(checked(&cut(&world).devices()).errors > 0);
+}
+
+#[test]
 fn records_that_contradict_a_door_are_found() {
     let record = |origin: Option<VolumeOrigin>| {
         let mut value = Vec::new();
         let made = warpfire_format::fs::InodeTime::default();
-        DoorVolume { made, root: 7, removed_at: None, origin, limits: VolumeLimits::default() }
-            .encode(&mut value);
+        let is_detached = origin.is_some_and(|origin: VolumeOrigin| origin.released_at.is_some());
+        let limits = VolumeLimits::default();
+        DoorVolume { made, root: 7, removed_at: None, origin, is_detached, limits }.encode(&mut value);
         value
     };
-    let at = |volume, seq| Some(VolumeOrigin { volume: VolumeId(volume), seq: Seq(seq) });
+    let at = |volume, seq| Some(VolumeOrigin { volume: VolumeId(volume), seq: Seq(seq), released_at: None });
     let key = |volume| Key::Volume(VolumeId(volume)).encode();
     let doors =
         |batch: &mut Batch| batch.delete(&warpfire_format::fs::dentry_key(VolumeId::FIRST, 1, b"first"));

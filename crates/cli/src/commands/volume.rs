@@ -3,13 +3,16 @@
 //! The server of a mounted pool does the work. A pool that is not mounted is opened for it.
 
 use std::ffi::{OsStr, OsString};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use warpfire::{ErrorKind, LimitChange, NewLimit, Pool, Timestamp, VolumeInfo, VolumeOrder, Warpfire};
+use warpfire::{
+    DetachProgress, ErrorKind, LimitChange, NewLimit, Pool, Timestamp, VolumeInfo, VolumeOrder, Warpfire,
+};
 use warpfire_terminal::{
-    Columns, Failure, Size, grouped, is_json, path_bytes, path_text, print, print_json, shown,
+    Columns, Failure, Size, grouped, is_json, note, path_bytes, path_text, print, print_json, shown,
 };
 
 use super::mount::control::wire::{Answer, Request};
@@ -18,6 +21,7 @@ use super::pool;
 use super::snapshot::write_back;
 use crate::location::{Location, PoolName};
 use crate::output::{Rfc3339, moment};
+use crate::progress::WorkLine;
 use crate::tree::{Placed, placed};
 
 const CLONE_EXAMPLES: &str = "\
@@ -39,12 +43,18 @@ Examples:
   warpfire volume list pool               the volumes and clones of a pool
   warpfire volume limit pool:/scratch --bytes 10G --files 100000
   warpfire volume limit pool:/scratch --files none
+  warpfire volume detach pool:/try        a clone that needs its origin no more
   warpfire volume delete pool:/scratch    with everything in it, at once
   warpfire mv pool:/scratch pool:/old     another name for its door
 
 'warpfire clone' makes a volume that shows a directory. Deleting a volume takes as long for a million files as \
 for one. What clones and snapshots of it show stays. Its space comes back in the background, and at once when \
 the pool needs it.
+
+A clone keeps all that its origin showed when it was made, and each of its reads looks there too. To detach it \
+copies its records and no bytes, in the time of a walk through its files; it can be used while that runs, and a detach \
+that is interrupted goes on when it is run again. Snapshots from before still show the origin, which is kept until \
+the last of them is deleted.
 
 A limit counts the bytes of files without holes, and inodes. Bytes that files share count for each of them, and \
 snapshots do not count. Whatever would exceed a limit fails with EDQUOT, and a transaction as a whole. A volume may \
@@ -79,8 +89,10 @@ enum VolumeCommand {
     List(VolumeListArgs),
     /// Limit the bytes and the files of a volume.
     Limit(VolumeLimitArgs),
+    /// Detach clones from their origins.
+    Detach(VolumePathsArgs),
     /// Delete volumes with everything in them.
-    Delete(VolumeDeleteArgs),
+    Delete(VolumePathsArgs),
 }
 
 #[derive(clap::Args, Debug)]
@@ -118,7 +130,7 @@ struct VolumeListArgs {
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
-struct VolumeDeleteArgs {
+struct VolumePathsArgs {
     /// The directories of the volumes.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
@@ -130,6 +142,7 @@ pub enum WireOrder {
     Create { door: Vec<u8>, owner: (u32, u32) },
     Clone { source: Vec<u8>, door: Vec<u8> },
     Limit { door: Vec<u8>, bytes: WireLimit, files: WireLimit },
+    Detach { door: Vec<u8> },
     Delete { door: Vec<u8> },
 }
 
@@ -174,6 +187,7 @@ pub struct WireVolume {
     number: u32,
     made: (i64, u32),
     origin: Option<(u32, u64)>,
+    former_origin: Option<(u32, u64)>,
     inodes: u64,
     file_bytes: u64,
     /// Most bytes, and most inodes.
@@ -195,6 +209,9 @@ struct VolumeOutput {
     /// Of a clone: what it shows.
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<OriginOutput>,
+    /// Of a detached clone: the origin that snapshots from before the detach show, and that is kept for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    former_origin: Option<OriginOutput>,
     /// Inodes in it, or more for a clone of a part of a volume.
     inodes: u64,
     /// Bytes of its files without holes, or more for a clone of a part of a volume.
@@ -223,6 +240,7 @@ impl From<VolumeInfo> for WireVolume {
             number: info.number,
             made: (info.made.seconds, info.made.nanos),
             origin: info.origin,
+            former_origin: info.former_origin,
             inodes: info.inodes,
             file_bytes: info.file_bytes,
             limits: (info.limits.bytes, info.limits.files),
@@ -240,12 +258,14 @@ impl WireVolume {
     }
 
     fn document(&self) -> VolumeOutput {
+        let origin = |(volume, version)| OriginOutput { volume, version };
         VolumeOutput {
             path: path_text(self.path()),
             path_bytes: path_bytes(self.path()),
             number: self.number,
             made: Rfc3339(self.made()),
-            origin: self.origin.map(|(volume, version)| OriginOutput { volume, version }),
+            origin: self.origin.map(origin),
+            former_origin: self.former_origin.map(origin),
             inodes: self.inodes,
             file_bytes: self.file_bytes,
             limit_bytes: self.limits.0,
@@ -258,15 +278,19 @@ fn path(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
 }
 
-/// Changes the volumes of an open pool by `change`, and makes that durable.
+/// Called with the progress of a detach. `Break` stops it.
+pub type WatchDetach<'a> = &'a mut dyn FnMut(&DetachProgress) -> ControlFlow<()>;
+
+/// Changes the volumes of an open pool by `change`, and makes that durable. `watch` sees a detach.
 ///
 /// # Errors
 /// There is no such directory, snapshot or volume; the new directory is taken; the pool is full or takes no
-/// changes.
+/// changes; `watch` has stopped a detach.
 pub fn change_in(
     pool: &Warpfire,
     order: &WireOrder,
     change: &dyn Fn(&VolumeOrder<'_>) -> warpfire::Result<VolumeInfo>,
+    watch: WatchDetach<'_>,
 ) -> Result<WireVolume, Failure> {
     let (changed, door) = match order {
         WireOrder::Create { door, owner } => (change(&VolumeOrder::Create { door, owner: *owner }), door),
@@ -274,6 +298,10 @@ pub fn change_in(
         WireOrder::Limit { door, bytes, files } => {
             let limits = LimitChange { bytes: (*bytes).into(), files: (*files).into() };
             (change(&VolumeOrder::Limit { door, change: limits }), door)
+        }
+        WireOrder::Detach { door } => {
+            let detached = pool.detach_volume_with(path(door), watch).transpose();
+            (detached.ok_or_else(|| Failure::new("the detach was stopped").hint(GOES_ON))?, door)
         }
         WireOrder::Delete { door } => (change(&VolumeOrder::Delete { door }), door),
     };
@@ -299,6 +327,10 @@ fn clone_in(
     }
 }
 
+/// What a detach that did not end leaves.
+const GOES_ON: &str =
+    "the clone is as it was; the copies so far stay, and another 'warpfire volume detach' goes on";
+
 /// The failure of a change of volumes.
 fn of_volume(order: &WireOrder, door: &[u8], error: &warpfire::Error) -> Failure {
     match (order, error.kind()) {
@@ -307,9 +339,11 @@ fn of_volume(order: &WireOrder, door: &[u8], error: &warpfire::Error) -> Failure
                 .hint("the directory must exist, and the one in which the clone is made")
         }
         (WireOrder::Clone { source, .. }, ErrorKind::InvalidInput) => Failure::at(path(source), error),
-        (WireOrder::Limit { .. } | WireOrder::Delete { .. }, ErrorKind::InvalidInput) => {
-            Failure::at(path(door), error).hint("'warpfire volume list' shows the volumes")
-        }
+        (WireOrder::Detach { .. }, ErrorKind::NoSpace) => Failure::at(path(door), error).hint(GOES_ON),
+        (
+            WireOrder::Limit { .. } | WireOrder::Detach { .. } | WireOrder::Delete { .. },
+            ErrorKind::InvalidInput,
+        ) => Failure::at(path(door), error).hint("'warpfire volume list' shows the volumes"),
         _ => Failure::at(path(door), error),
     }
 }
@@ -325,15 +359,32 @@ pub fn list_in(pool: &Warpfire) -> Result<Vec<WireVolume>, Failure> {
 
 /// Has volumes of a pool changed, mounted or not.
 fn change(name: &PoolName, order: WireOrder) -> Result<WireVolume, Failure> {
+    change_watched(name, order, &mut |_| ())
+}
+
+/// As `change`. `show` is called with the progress of a detach.
+fn change_watched(
+    name: &PoolName,
+    order: WireOrder,
+    show: &mut dyn FnMut(&DetachProgress),
+) -> Result<WireVolume, Failure> {
     if let Some(server) = ServerConnection::of_pool(name)? {
         write_back(name)?;
-        return match server.ask(Request::ChangeVolume(order), |_| ())? {
+        let answer = server.ask(Request::ChangeVolume(order), |answer| {
+            if let Answer::Detaching { names, records } = answer {
+                show(&DetachProgress { names: *names, records: *records });
+            }
+        })?;
+        return match answer {
             Answer::VolumeChanged(volume) => Ok(volume),
             _ => Err(foreign_answer()),
         };
     }
     let opened = pool::open_as(&Pool::options(), name)?;
-    let changed = change_in(&opened, &order, &|order| opened.change_volume(order))?;
+    let changed = change_in(&opened, &order, &|order| opened.change_volume(order), &mut |done| {
+        show(done);
+        ControlFlow::Continue(())
+    })?;
     opened.close().map_err(|error| Failure::pool(&error))?;
     Ok(changed)
 }
@@ -362,6 +413,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         VolumeCommand::Create(args) => create(args),
         VolumeCommand::List(args) => list(args),
         VolumeCommand::Limit(args) => limit(args),
+        VolumeCommand::Detach(args) => detach(args),
         VolumeCommand::Delete(args) => delete(args),
     }
 }
@@ -391,7 +443,32 @@ fn limit(args: &VolumeLimitArgs) -> Result<(), Failure> {
     print(format!("volume {} may have {bytes} and {files} files\n", shown(limited.path())))
 }
 
-fn delete(args: &VolumeDeleteArgs) -> Result<(), Failure> {
+fn detach(args: &VolumePathsArgs) -> Result<(), Failure> {
+    for target in Location::parse_all(&args.paths, Location::parse)? {
+        let door = target.path.as_os_str().as_bytes().to_vec();
+        let line = WorkLine::start();
+        let detached = change_watched(&target.pool, WireOrder::Detach { door }, &mut |done| {
+            let (names, records) = (grouped(done.names), grouped(done.records));
+            line.message(format_args!("{names} names, {records} records copied"));
+        });
+        line.finish();
+        let detached = detached?;
+        if is_json() {
+            print_json(&detached.document())?;
+            continue;
+        }
+        print(format!("volume {} is detached\n", shown(detached.path())))?;
+        if let Some((of, _)) = detached.former_origin {
+            note(format_args!(
+                "what it showed of volume {of} is kept for snapshots and clones from before, and comes back with \
+                 the last of them"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn delete(args: &VolumePathsArgs) -> Result<(), Failure> {
     for target in Location::parse_all(&args.paths, Location::parse)? {
         let door = target.path.as_os_str().as_bytes().to_vec();
         let deleted = change(&target.pool, WireOrder::Delete { door })?;

@@ -100,6 +100,29 @@ fn snapshots_and_whole_pools_are_cloned_and_volumes_are_made_empty() {
 }
 
 #[test]
+fn a_clone_is_detached_and_its_origin_is_kept_for_snapshots_from_before() {
+    let fixture = with_work();
+    fixture.run(["clone", "pool:/work", "pool:/try"]).succeeded();
+    fixture.run(["rm", "pool:/try/also"]).succeeded();
+    fixture.run(["cp", "-r", "pool:/try", "before"]).succeeded();
+    fixture.run(["snapshot", "create", "pool", "monday"]).succeeded();
+    let said = fixture.run(["volume", "detach", "pool:/try"]).succeeded();
+    assert_eq!(said, "volume /try is detached\n");
+    let listed = documents(&fixture.run(["volume", "list", "--json", "pool"]).succeeded());
+    assert_eq!((listed[0].get("origin"), &listed[0]["former_origin"]["volume"]), (None, &1.into()));
+    fixture.run(["rm", "-r", "pool:/work"]).succeeded();
+    fixture.run(["cp", "-r", "pool:/try", "shown"]).succeeded();
+    assert_eq!(tree(&fixture.path("shown")), tree(&fixture.path("before")));
+    assert_eq!(fixture.run(["cat", "pool:/try/.snapshots/monday/small"]).succeeded(), "then");
+    let said = fixture.run(["volume", "detach", "pool:/try"]).failed(1);
+    assert!(said.contains("no origin"), "{said}");
+    fixture.run(["snapshot", "delete", "pool", "monday"]).succeeded();
+    let listed = documents(&fixture.run(["volume", "list", "--json", "pool"]).succeeded());
+    assert_eq!((listed[0].get("origin"), listed[0].get("former_origin")), (None, None));
+    fixture.run(["fsck", "pool"]).succeeded();
+}
+
+#[test]
 fn what_cannot_be_done_with_volumes_is_refused_with_its_reason() {
     let fixture = with_work();
     for (arguments, reason) in [
@@ -110,6 +133,8 @@ fn what_cannot_be_done_with_volumes_is_refused_with_its_reason() {
         (&["clone", "pool:/.snapshots/none/work", "pool:/try"], "no such file"),
         (&["volume", "delete", "pool:/work"], "door"),
         (&["volume", "delete", "pool:/none"], "no such file"),
+        (&["volume", "detach", "pool:/work"], "door"),
+        (&["volume", "detach", "pool:/none"], "no such file"),
         (&["volume", "create", "pool:/work"], "exists"),
     ] {
         let said = fixture.run(arguments).failed(1);
@@ -186,6 +211,9 @@ fn a_mount_shows_clones_at_once_and_programs_take_no_file_for_another() {
     let large = fs::read(at("try/sub/.snapshots/monday/large")).expect("read by the directory behind it");
     assert_eq!(large, bytes(1, 3 << 20));
     fixture.run(["clone", "mnt/.snapshots/monday/try/sub", "mnt/then"]).succeeded();
+    assert_eq!(fs::read(at("then/large")).expect("read"), bytes(1, 3 << 20));
+    let said = fixture.run(["volume", "detach", "mnt/then"]).succeeded();
+    assert_eq!(said, "volume /then is detached\n");
     assert_eq!(fs::read(at("then/large")).expect("read"), bytes(1, 3 << 20));
     fixture.run(["volume", "delete", "mnt/try"]).succeeded();
     assert!(!at("try").exists());

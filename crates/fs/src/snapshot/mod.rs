@@ -347,6 +347,13 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// # Errors
     /// `NotFound`; `SnapshotHeld`; `ReadOnly`.
     pub fn delete_snapshot(&self, name: &[u8]) -> Result<SnapshotInfo, FsError> {
+        let deleted = self.drop_snapshot(name)?;
+        // The snapshot is gone, so an error here is not the answer: the next call that looks tries again.
+        let _ = self.forget_origins();
+        Ok(deleted)
+    }
+
+    fn drop_snapshot(&self, name: &[u8]) -> Result<SnapshotInfo, FsError> {
         let _guard = self.enter_unrecorded();
         let name_key = Key::SnapshotName(self.volume, name).encode();
         let _locked = self.engine.lock(&[&name_key]);

@@ -4,6 +4,7 @@ mod bad_days;
 mod check;
 mod conflicts;
 mod defragment;
+mod detach;
 mod diff;
 mod engine;
 mod file_model;

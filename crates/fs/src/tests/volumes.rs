@@ -2,6 +2,7 @@
 //! leaves each volume whole or absent.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use rustix::io::Errno;
 use warpfire_meta::{ORIGINS_MAX, Store};
@@ -366,9 +367,9 @@ struct KnownVolume {
     durable: bool,
 }
 
-/// Random calls in the first volume and in clones, clones of all of them, deletions and power cuts over the
-/// real engine. Before each cut every volume shows its own tree. After it, a volume that was synced is there.
-/// What a volume shows is a tree that it had since the last sync.
+/// Random calls in the first volume and in clones, clones of all of them, deletions, detaches that are whole
+/// or stopped, and power cuts over the real engine. Before each cut every volume shows its own tree. After
+/// it, a volume that was synced is there. What a volume shows is a tree that it had since the last sync.
 #[test]
 fn a_power_cut_leaves_each_volume_whole_or_absent() {
     for seed in 0..20 {
@@ -453,6 +454,16 @@ fn a_power_cut_leaves_each_volume_whole_or_absent() {
                             .for_each(|(name, now)| note(&mut moments, &name, now));
                     }
                     8 => fs.forget_volumes().unwrap(),
+                    9 if !known.is_empty() => {
+                        let name = known.keys().nth(draw.below(known.len() as u64) as usize).unwrap();
+                        let door = [b"/", &name[..]].concat();
+                        let mut pages = draw.below(12);
+                        let detached = fs.detach_volume(&door, &mut |_| {
+                            pages = pages.saturating_sub(1);
+                            if pages == 1 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                        });
+                        assert!(matches!(detached, Ok(_) | Err(FsError::Invalid(_))), "{what}: {detached:?}");
+                    }
                     _ => {}
                 }
             }

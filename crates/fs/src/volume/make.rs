@@ -67,8 +67,14 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         Inode { ino: root, attrs, content }.encode(&mut value);
         let mut sums = [0; SUMS];
         sums[INODES] = 1;
-        let limits = VolumeLimits::default();
-        let record = DoorVolume { made: now, root: local_of(root), removed_at: None, origin: None, limits };
+        let record = DoorVolume {
+            made: now,
+            root: local_of(root),
+            removed_at: None,
+            origin: None,
+            is_detached: false,
+            limits: VolumeLimits::default(),
+        };
         self.create_behind_door(volume, dir, name, NewVolume { record, origin: None, root: Ok(value), sums })
     }
 
@@ -124,8 +130,14 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let mut operand = Vec::new();
         InodeEdit { ctime: Some(now), parent, ..InodeEdit::default() }.encode(&mut operand);
         let sums = self.sums_of_origin(origin, at)?;
-        let limits = VolumeLimits::default();
-        let record = DoorVolume { made: now, root: local_of(root), removed_at: None, origin: None, limits };
+        let record = DoorVolume {
+            made: now,
+            root: local_of(root),
+            removed_at: None,
+            origin: None,
+            is_detached: false,
+            limits: VolumeLimits::default(),
+        };
         let new = NewVolume { record, origin: Some((origin, at)), root: Err(operand), sums };
         let made = self.create_behind_door(volume, dir, name, new);
         drop(held);
@@ -155,11 +167,15 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     }
 
     /// Checks that one more origin above this volume is not too many.
-    fn check_depth(&self, volume: VolumeId, at: Seq) -> Result<(), FsError> {
+    fn check_depth(&self, volume: VolumeId, mut at: Seq) -> Result<(), FsError> {
         let (mut below, mut depth, mut value) = (volume, 1, Vec::new());
-        while below != VolumeId::FIRST && self.engine.get(&Key::Volume(below).encode(), at, &mut value)? {
-            let Some(origin) = DoorVolume::decode(&value)?.origin else { break };
-            (below, depth) = (origin.volume, depth + 1);
+        // The newest records say which origins are released. That of a volume stays while it is an origin.
+        while below != VolumeId::FIRST
+            && self.engine.get(&Key::Volume(below).encode(), Seq::MAX, &mut value)?
+        {
+            let origin = DoorVolume::decode(&value)?.origin;
+            let Some(origin) = origin.filter(|origin| origin.is_read_at(at)) else { break };
+            (below, depth, at) = (origin.volume, depth + 1, at.min(origin.seq));
         }
         if depth > ORIGINS_MAX {
             return Err(FsError::Invalid("a clone of a clone cannot be more than eight deep"));
@@ -190,7 +206,11 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let now = self.now();
         let mut record = new.record;
         self.engine.commit_with_snapshot(&changes, Admit::User, &mut |newest, batch| {
-            record.origin = new.origin.map(|(of, at)| VolumeOrigin { volume: of, seq: at.unwrap_or(newest) });
+            record.origin = new.origin.map(|(of, at)| VolumeOrigin {
+                volume: of,
+                seq: at.unwrap_or(newest),
+                released_at: None,
+            });
             let mut put = |key: &[u8], encode: &dyn Fn(&mut Vec<u8>)| {
                 let mut value = Vec::new();
                 encode(&mut value);

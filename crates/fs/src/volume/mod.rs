@@ -8,6 +8,11 @@
 //!        create_volume,              delete_volume,         forget_volumes, when no clone
 //!        clone_directory: a door     the door goes          and no snapshot reads it
 //!   (nothing) ─────────────────────► live ─────────────► removed ────────────────► (nothing)
+//!
+//!   a live clone:      detach_volume                  forget_origins, when no
+//!                                                     snapshot from before reads on
+//!   reads on ───────────────────────► detached, with ────────────────────────────► detached,
+//!                                     a released origin                            without an origin
 //! ```
 //!
 //! # Invariants
@@ -21,9 +26,11 @@
 //! 4. No number of a volume is used twice: the filesystem record has the next one.
 //! 5. The sums of the first volume count all volumes. Each other volume has sums of its own beside, which its
 //!    removal takes away: those of its origin then, and every change since (`with_volume_sums`). A clone of a
-//!    part of its origin counts the whole origin, so its sums are not too low.
+//!    part of its origin counts the whole origin, so its sums are not too low. Those of a detached clone are
+//!    exact.
 //! 6. Open files in a volume that is deleted are gone: each call on them fails with `Gone` or `NotFound`.
 
+mod detach;
 mod limits;
 mod make;
 mod order;
@@ -31,6 +38,7 @@ mod remove;
 mod set_limits;
 mod sums;
 
+pub use detach::{DetachProgress, WatchDetach};
 pub(crate) use limits::{Claim, LimitedVolumes, VolumeUse};
 pub use make::CloneSource;
 pub use order::VolumeOrder;
@@ -38,8 +46,8 @@ pub use set_limits::{LimitChange, NewLimit};
 
 use warpfire_env::Timestamp;
 use warpfire_format::fs::{
-    Dentry, DoorVolume, FileKind, Inode, InodeContent, Key, VolumeId, VolumeLimits, number_from, number_in,
-    volume_of, volume_range,
+    Dentry, DoorVolume, FileKind, Inode, InodeContent, Key, VolumeId, VolumeLimits, VolumeOrigin,
+    number_from, number_in, volume_of, volume_range,
 };
 use warpfire_meta::{Direction, KeyRange, ScanPage, Storage};
 use warpfire_units::Seq;
@@ -65,6 +73,9 @@ pub struct VolumeInfo {
     pub made: Timestamp,
     /// Of a clone: the number of the volume that it shows, and the version.
     pub origin: Option<(u32, Seq)>,
+    /// Of a detached clone: the origin that snapshots from before the detach show still, and that is kept for
+    /// them.
+    pub former_origin: Option<(u32, Seq)>,
     /// Inodes that it shows, or more: a clone of a part of a volume counts the whole volume.
     pub inodes: u64,
     /// Bytes of its files without holes, or more, as for `inodes`. Shared bytes count once for each file.
@@ -164,12 +175,18 @@ impl<E: Storage> Fs<E> {
     fn volume_info(&self, volume: VolumeId, record: &DoorVolume, at: Seq) -> Result<VolumeInfo, FsError> {
         let root = number_in(volume, record.root);
         let [inodes, file_bytes, _] = self.volume_sums(volume, at)?;
+        let (released, origin) = match record.origin {
+            Some(origin) if origin.released_at.is_some() => (Some(origin), None),
+            origin => (None, origin),
+        };
+        let volume_and_seq = |origin: VolumeOrigin| (origin.volume.0, origin.seq);
         Ok(VolumeInfo {
             number: volume.0,
             root,
             path: self.path_at(root, at)?,
             made: timestamp(record.made),
-            origin: record.origin.map(|origin| (origin.volume.0, origin.seq)),
+            origin: origin.map(volume_and_seq),
+            former_origin: released.map(volume_and_seq),
             inodes: inodes.max(0).cast_unsigned(),
             file_bytes: file_bytes.max(0).cast_unsigned(),
             limits: record.limits,

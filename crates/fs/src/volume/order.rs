@@ -101,7 +101,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         Ok(())
     }
 
-    fn place_of_door(&self, path: &[u8]) -> Result<(NodeRef, NameBuf), FsError> {
+    pub(super) fn place_of_door(&self, path: &[u8]) -> Result<(NodeRef, NameBuf), FsError> {
         let place = self.resolve_parent(&Caller::ROOT, &self.root(), path, Follow::No)?;
         match place.node {
             // The root, or a path that ends in dots.

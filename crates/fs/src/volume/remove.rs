@@ -69,7 +69,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         Ok(info)
     }
 
-    /// Removes the records of removed volumes that nobody reads and of which nothing is left.
+    /// Removes the records of removed volumes that nobody reads and of which nothing is left, and takes the
+    /// origins out of the records of detached clones that nobody needs.
     ///
     /// # Errors
     /// `ReadOnly`; `Damaged`.
@@ -77,6 +78,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         if self.options.read_only {
             return Ok(());
         }
+        self.forget_origins()?;
         let _guard = self.enter_unrecorded();
         for domain in self.engine.unneeded_domains()? {
             let mut batch = Batch::new();

@@ -9,7 +9,10 @@
 //! 3. The registration ends after the sync that covers the removal of the record.
 //! 4. The same holds for the seq of a domain's origin, and a domain counts as removed only once the record
 //!    that says so is durable. Until then a crash could bring back the domain without the versions that
-//!    compaction has dropped.
+//!    compaction has dropped. A domain loses its origin in the same way
+//!    (`forget_origin`).
+//! 5. The release of an origin counts at once. It changes what readers pass, and no compaction depends on it:
+//!    a crash that takes it back finds the same values through the origin (`domain.rs`, invariant 6).
 
 use warpfire_env::sync::atomic::Ordering;
 use warpfire_env::{PlantedBug, is_planted};
@@ -170,9 +173,10 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         for record in records {
             let live = DomainRecord { removed_at: None, ..record };
             let before = self.domains.set(live);
+            let place = |record: DomainRecord| record.origin.map(|origin| (origin.domain, origin.seq));
             debug_assert!(
-                before.is_none_or(|before| before.origin == record.origin),
-                "a domain keeps its origin"
+                before.is_none_or(|before| place(before) == place(record)),
+                "a domain keeps its origin until that is forgotten"
             );
             if record.removed_at.is_some() {
                 removed.push(record);
@@ -186,6 +190,22 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let removed = self.commit(batch, None, Admit::Reserve)?;
         self.sync(removed)?;
         self.domains.remove(domain);
+        self.snapshots.note_removal();
+        self.wake_background();
+        Ok(())
+    }
+
+    /// Forgets an origin that nobody needs; see `SnapshotStore::forget_origin`.
+    pub(crate) fn forget_origin(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError> {
+        debug_assert!(
+            self.domains.get().is_some_and(|t| t.unneeded_origins(&self.snapshots).contains(&domain)),
+            "nobody reads on in an origin that is forgotten, and nobody can begin to"
+        );
+        let committed = self.commit(batch, None, Admit::Reserve)?;
+        // A crash before this is durable brings back the record with the origin: then the deletes that hide
+        // the origin's values must be there.
+        self.sync(committed)?;
+        self.domains.forget_origin(domain);
         self.snapshots.note_removal();
         self.wake_background();
         Ok(())

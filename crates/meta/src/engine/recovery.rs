@@ -42,7 +42,7 @@ use super::background::{BackgroundSignal, Threads};
 use super::{Engine, EngineInner, EngineOptions, EngineShards, Latch, LoggedManifest};
 use crate::commit::{EngineUsage, GroupSync, SyncPoint};
 use crate::compaction::Reclaim;
-use crate::domain::Domains;
+use crate::domain::{DomainOrigin, Domains};
 use crate::key_locks::KeyLocks;
 use crate::memtable::{KeyOrder, MemtableShard, SHARDS, SLOT_BYTES, shard_of};
 use crate::reserved::ReservedBytes;
@@ -275,7 +275,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let newest = self.newest();
         let unknown = self.each_record(range, &mut |key, value| {
             let Some(record) = self.schema.domain(key, value)? else { return Ok(()) };
-            if record.origin.is_some_and(|origin| origin.seq >= newest) {
+            let is_future =
+                |origin: DomainOrigin| origin.seq.max(origin.released_at.unwrap_or_default()) >= newest;
+            if record.origin.is_some_and(is_future) {
                 return Err(SNAPSHOT_OF_THE_FUTURE.into());
             }
             let before = self.domains.set(record);

@@ -15,8 +15,8 @@ use crate::schema::Schema;
 use crate::snapshot::EngineSnapshot;
 use crate::snapshot_bytes::SnapshotBytes;
 use crate::store::{
-    CommitError, Direction, KeyRange, MetaError, ScanPage, SeqRange, SnapshotStore, Store, SyncPointHook,
-    WantedBytes,
+    CommitError, Direction, DomainPart, KeyRange, MetaError, ScanPage, SeqRange, SnapshotStore, Store,
+    SyncPointHook, WantedBytes,
 };
 
 impl<L: LogStore, S: Schema> Store for Engine<L, S> {
@@ -121,6 +121,28 @@ impl<L: LogStore, S: Schema> SnapshotStore for Engine<L, S> {
 
     fn unneeded_domains(&self) -> Result<Vec<DomainId>, MetaError> {
         self.inner.unneeded_domains()
+    }
+
+    fn unneeded_origins(&self) -> Vec<DomainId> {
+        let table = self.inner.domains.get();
+        table.map_or_else(Vec::new, |table| table.unneeded_origins(&self.inner.snapshots))
+    }
+
+    fn forget_origin(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError> {
+        self.inner.forget_origin(domain, batch)
+    }
+
+    fn scan_part(
+        &self,
+        range: KeyRange<'_>,
+        at: Seq,
+        part: DomainPart,
+        limits: (usize, usize),
+        page: &mut ScanPage,
+    ) -> Result<(), MetaError> {
+        let scanned = self.inner.scan_part(range, at, part, limits, page);
+        self.inner.repair_seen_damage();
+        scanned
     }
 
     fn commit_with_snapshot(

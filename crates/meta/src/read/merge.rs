@@ -11,6 +11,8 @@
 //! 1. Both sides list their keys in the order of the scan, and a page of a side is read on from its last key.
 //!    So each key of either side is met once.
 //! 2. A key that the domain itself settles never shows the origin's value.
+//! 3. A scan of a part (`DomainPart`) returns each key that a scan of the domain returns in one part or in
+//!    the other, with the same value (`tests::model`).
 
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -21,10 +23,10 @@ use warpfire_units::Seq;
 
 use super::resolve::KeyPart;
 use super::scan::{PageLimits, scan_order};
-use crate::domain::{DOMAIN_BYTES, DomainOrigin, ORIGINS_MAX, OriginTable, key_in, past_domain};
+use crate::domain::{DOMAIN_BYTES, DomainOrigin, ORIGINS_MAX, OriginTable, domain_of, key_in, past_domain};
 use crate::engine::EngineInner;
 use crate::schema::{FoldResult, OlderValue, Schema};
-use crate::store::{Direction, KeyRange, MetaError, ScanPage};
+use crate::store::{Direction, DomainPart, KeyRange, MetaError, ScanPage};
 
 /// Fewest entries that a side is asked for: a page of which all keys are deleted is not an entry at a time.
 const SIDE_ENTRIES_MIN: usize = 64;
@@ -40,6 +42,19 @@ struct Wanted {
     passes_damage: bool,
     entries: usize,
     bytes: usize,
+    /// The part of the domain whose keys are returned; `None`: all. Of its origins all are read.
+    part: Option<DomainPart>,
+}
+
+impl Wanted {
+    /// Whether a key is returned that the domain settles, or does not.
+    fn has(&self, is_settled: bool) -> bool {
+        match self.part {
+            None => true,
+            Some(DomainPart::Settled) => is_settled,
+            Some(DomainPart::ReadOn) => !is_settled,
+        }
+    }
 }
 
 /// The keys of one side from the front of the scan on.
@@ -91,6 +106,12 @@ impl Side {
     }
 }
 
+/// Whether a range has keys of one domain alone.
+fn is_within_domain(range: KeyRange<'_>) -> bool {
+    let past = domain_of(range.start).and_then(past_domain);
+    past.is_none_or(|past| range.end.is_some_and(|end| end <= &past[..]))
+}
+
 /// The part that a value of a page of parts begins with.
 fn part_of(value: &[u8]) -> (KeyPart, &[u8]) {
     let (tag, rest) = value.split_first().expect("a page of parts has a tag before each value");
@@ -113,10 +134,42 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             passes_damage: page.passes_damage,
             entries: max_entries,
             bytes: max_bytes,
+            part: None,
         };
         match self.domains.get() {
             None => self.scan_domain(range, wanted, false, page),
             Some(table) => self.scan_parts(&table, range, wanted, page),
+        }
+    }
+
+    /// Reads a page of the keys of one part of a domain; see `SnapshotStore::scan_part`.
+    pub(crate) fn scan_part(
+        &self,
+        range: KeyRange<'_>,
+        at: Seq,
+        part: DomainPart,
+        (entries, bytes): (usize, usize),
+        page: &mut ScanPage,
+    ) -> Result<(), MetaError> {
+        page.clear();
+        debug_assert!(is_within_domain(range), "a part is one of a single domain");
+        let wanted = Wanted {
+            at: at.min(self.newest()),
+            forward: true,
+            passes_damage: false,
+            entries,
+            bytes,
+            part: Some(part),
+        };
+        let table = self.domains.get();
+        let origin = table.as_ref().and_then(|table| table.origin_at(range.start, wanted.at));
+        match (table, origin) {
+            (Some(table), Some(origin)) => {
+                self.merge_origin(&table, origin, ORIGINS_MAX, range, wanted, page)
+            }
+            // The domain settles every key that it has.
+            _ if part == DomainPart::Settled => self.scan_domain(range, wanted, false, page),
+            _ => Ok(()),
         }
     }
 
@@ -193,7 +246,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         wanted: Wanted,
         page: &mut ScanPage,
     ) -> Result<(), MetaError> {
-        let Some(origin) = table.origin_of(range.start) else {
+        let Some(origin) = table.origin_at(range.start, wanted.at) else {
             return self.scan_domain(range, wanted, false, page);
         };
         self.merge_origin(table, origin, ORIGINS_MAX, range, wanted, page)
@@ -214,6 +267,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let side = Wanted {
             entries: wanted.entries.max(SIDE_ENTRIES_MIN),
             bytes: wanted.bytes.min(SIDE_BYTES_MAX),
+            part: None,
             ..wanted
         };
         let below_at = Wanted { at: wanted.at.min(origin.seq), ..side };
@@ -227,6 +281,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             _ => past_domain(origin.domain).map(|past| past.to_vec()),
         };
         let mut below = Side::new(key_in(origin.domain, range.start), below_end, wanted.passes_damage);
+        // What the domain settles shows nothing of the origin.
+        below.page.more = wanted.part != Some(DomainPart::Settled);
         let (mut key, mut value) = (domain.to_vec(), Vec::new());
         loop {
             if own.wants_page() {
@@ -235,7 +291,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 continue;
             }
             if below.wants_page() {
-                below.read_page(forward, |rest, page| match table.origin_of(rest.start) {
+                below.read_page(forward, |rest, page| match table.origin_at(rest.start, below_at.at) {
                     Some(next) => self.merge_origin(table, next, depth - 1, rest, below_at, page),
                     _ => self.scan_domain(rest, below_at, false, page),
                 })?;
@@ -251,20 +307,27 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 (Some((a, _)), Some((b, _))) => scan_order(a, b, forward),
             };
             key.truncate(DOMAIN_BYTES);
-            let has_value = if order == Ordering::Greater {
+            let (mut is_settled, mut has_value) = (false, false);
+            if order == Ordering::Greater {
                 let (rest, found) = below_front.expect("the origin has the first key");
                 key.extend_from_slice(rest);
                 value.clear();
                 value.extend_from_slice(found);
-                self.schema.reads_on(&key)
+                has_value = self.schema.reads_on(&key);
             } else {
                 let (rest, found) = own_front.expect("the domain has the first key");
                 key.extend_from_slice(rest);
                 let (part, found) = part_of(found);
-                let base = below_front.filter(|_| order == Ordering::Equal && self.schema.reads_on(&key));
-                self.fold_part(&key, part, found, base.map(|(_, value)| value), &mut value)?
-            };
-            if has_value {
+                let reads_on = self.schema.reads_on(&key);
+                is_settled = !reads_on || matches!(part, KeyPart::Value | KeyPart::Deleted);
+                let base = below_front.filter(|_| order == Ordering::Equal && reads_on);
+                // An operand of a key that is not returned would miss its base.
+                if wanted.has(is_settled) {
+                    let base = base.map(|(_, value)| value);
+                    has_value = self.fold_part(&key, part, found, base, &mut value)?;
+                }
+            }
+            if has_value && wanted.has(is_settled) {
                 if page.len() >= wanted.entries || (!page.is_empty() && page.bytes() >= wanted.bytes) {
                     page.more = true;
                     return Ok(());

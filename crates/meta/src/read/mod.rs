@@ -50,7 +50,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let mut resolver = Resolver::new(at);
         if !self.offer_key(key, wanted, &mut resolver, out)?
             && let Some(table) = self.domains.get()
-            && let Some(origin) = table.origin_of(key)
+            && let Some(origin) = table.origin_at(key, at)
             && self.schema.reads_on(key)
         {
             self.read_on(&table, key, origin, &mut resolver, out)?;
@@ -70,14 +70,14 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     ) -> Result<(), MetaError> {
         let mut next = Some(origin);
         for _ in 0..ORIGINS_MAX {
-            let Some(DomainOrigin { domain, seq }) = next else { return Ok(()) };
+            let Some(DomainOrigin { domain, seq, .. }) = next else { return Ok(()) };
             let below = key_in(domain, key);
             resolver.read_on_at(seq);
             // A bundle has the newest version of its table, which the origin's seq may not show.
             if self.offer_key(&below, None, resolver, out)? {
                 return Ok(());
             }
-            next = table.origin_of(&below);
+            next = table.origin_at(&below, resolver.at());
         }
         debug_assert!(next.is_none(), "the origins of every domain are checked when it is made or opened");
         Ok(())

@@ -166,16 +166,21 @@ impl ServedPool {
         Ok(Answer::SnapshotRolledBack(rolled_back(done, name, keep_as)?))
     }
 
-    /// Makes or deletes a volume. The mount goes on.
+    /// Makes, changes, detaches or deletes a volume. The mount goes on. A detach changes no answer, so the
+    /// kernel's caches stay.
     ///
     /// # Errors
     /// As [`trim`](ServedPool::trim), and as [`change_in`].
-    pub fn change_volume(&self, order: &WireOrder) -> Result<Answer, Failure> {
+    pub fn change_volume(&self, order: &WireOrder, client: &mut Client<'_>) -> Result<Answer, Failure> {
         self.check_writable()?;
         let change = |order: &VolumeOrder<'_>| {
             (self.change_volume)(order).map(VolumeInfo::from).map_err(warpfire::Error::from)
         };
-        Ok(Answer::VolumeChanged(change_in(&self.pool, order, &change)?))
+        let changed = change_in(&self.pool, order, &change, &mut |done| {
+            client.progress(&Answer::Detaching { names: done.names, records: done.records });
+            client.goes_on(0)
+        });
+        Ok(Answer::VolumeChanged(changed?))
     }
 
     /// Lists the volumes.

@@ -262,7 +262,7 @@ impl ControlSocket {
                 self.work(stream, number, &mut unsent, |_| pool.freed_bytes(&stretches))
             }
             Ok(Request::ChangeVolume(order)) => {
-                self.work(stream, number, &mut unsent, |_| pool.change_volume(&order))
+                self.work(stream, number, &mut unsent, |client| pool.change_volume(&order, client))
             }
             Ok(Request::ListVolumes) => self.work(stream, number, &mut unsent, |_| pool.list_volumes()),
             Ok(Request::DiffSnapshots(order)) => {

@@ -97,7 +97,7 @@ pub enum Request {
     },
     /// List the changes between snapshots.
     DiffSnapshots(DiffOrder),
-    /// Make or delete a volume.
+    /// Make, change, detach or delete a volume.
     ChangeVolume(WireOrder),
     /// List the volumes.
     ListVolumes,
@@ -209,7 +209,14 @@ pub enum Answer {
     SnapshotChanges(Vec<Vec<u8>>),
     /// All changes are sent.
     SnapshotsCompared,
-    /// The volume that is made or deleted, durably.
+    /// How far a detach is.
+    Detaching {
+        /// Names that it has looked at.
+        names: u64,
+        /// Records that it has copied.
+        records: u64,
+    },
+    /// The volume that is made, changed, detached or deleted, durably.
     VolumeChanged(WireVolume),
     /// The volumes.
     VolumesListed(Vec<WireVolume>),
@@ -308,6 +315,7 @@ impl Answer {
                 | Answer::Scrubbing(_)
                 | Answer::Removing(_)
                 | Answer::Checking(_)
+                | Answer::Detaching { .. }
                 | Answer::SnapshotChanges(_)
         )
     }
