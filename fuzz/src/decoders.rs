@@ -7,10 +7,10 @@
 
 use warpfire_format::commit::{CommitRecord, CommitRecordBuilder};
 use warpfire_format::fs::{
-    Attrs, Dentry, DoorVolume, Extent, ExtentMap, FileKind, FilesystemRecord, HealthRecord, Inode,
-    InodeContent, InodeEdit, InodeTime, Key, PoolRecordId, SnapshotRecord, SnapshotRuleRecord, VolumeId,
-    VolumeLimits, VolumeOrigin, VolumeRecord, WishesRecord, decode_counter, decode_region, decode_xattr,
-    dentry_key, encode_counter, encode_region, encode_xattr, inode_key, region_key, xattr_key,
+    Attrs, BookmarkRecord, Dentry, DoorVolume, Extent, ExtentMap, FileKind, FilesystemRecord, HealthRecord,
+    Inode, InodeContent, InodeEdit, InodeTime, Key, PoolRecordId, SnapshotRecord, SnapshotRuleRecord,
+    VolumeId, VolumeLimits, VolumeOrigin, VolumeRecord, WishesRecord, decode_counter, decode_region,
+    decode_xattr, dentry_key, encode_counter, encode_region, encode_xattr, inode_key, region_key, xattr_key,
 };
 use warpfire_format::log_frame::{LogFrame, RecordFragment};
 use warpfire_format::log_state::LogState;
@@ -232,6 +232,7 @@ fn small_values(data: &[u8]) {
     }
     let _ = WishesRecord::decode(data);
     let _ = SnapshotRecord::decode(data);
+    let _ = BookmarkRecord::decode(data);
     let _ = SnapshotRuleRecord::decode(data);
     let _ = decode_counter(data);
     let _ = decode_xattr(data);

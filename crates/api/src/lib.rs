@@ -35,6 +35,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bookmark;
 mod cache_size;
 mod device_plan;
 mod devices;
@@ -73,6 +74,7 @@ mod warpfire;
 mod wishes;
 mod xattr;
 
+pub use bookmark::BookmarkInfo;
 pub use device_plan::{DeviceChange, DevicePlan};
 pub use devices::{
     DeviceContent, DeviceLabel, FoundDevice, FoundPool, Opens, Scan, block_devices, check_named_once,

@@ -10,10 +10,11 @@ use std::str::FromStr;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use warpfire_env::Timestamp;
 use warpfire_format::fs::InodeTime;
 use warpfire_fs::{
-    FsError, ReceiveError, ReceiveState, ReceiveTarget, STREAM_MARK_BYTES, SendError, SendOrder,
-    StreamHeader, StreamSnapshot, Transaction,
+    BookmarkInfo, FsError, ReceiveError, ReceiveState, ReceiveTarget, STREAM_MARK_BYTES, SendBase, SendError,
+    SendOrder, StreamHeader, StreamSnapshot, Transaction,
 };
 
 use crate::{Engine, Error, ErrorKind, Result, SnapshotInfo, Warpfire};
@@ -24,7 +25,7 @@ const READ_BYTES: usize = 1 << 20;
 /// What [`Warpfire::send`] sends besides the snapshot itself.
 #[derive(Clone, Debug, Default)]
 pub struct SendOptions {
-    /// Send only the changes since this older snapshot, which the receiver has.
+    /// Send only the changes since this older snapshot, which the receiver has. A bookmark of it will do.
     pub since: Option<OsString>,
     /// Send only this directory of the snapshot.
     pub below: Option<PathBuf>,
@@ -130,6 +131,29 @@ impl Drop for TargetGuard<'_> {
     }
 }
 
+/// The base of a stream, as this pool has it.
+enum FoundBase {
+    Snapshot(warpfire_fs::SnapshotInfo),
+    Bookmark(BookmarkInfo),
+}
+
+impl FoundBase {
+    fn sent(&self) -> SendBase<'_> {
+        match self {
+            FoundBase::Snapshot(found) => SendBase::Snapshot(found),
+            FoundBase::Bookmark(found) => SendBase::Bookmark(found),
+        }
+    }
+
+    /// Its number in the pool, and the time of the snapshot.
+    fn moment(&self) -> (u64, Timestamp) {
+        match self {
+            FoundBase::Snapshot(found) => (found.seq.0, found.made),
+            FoundBase::Bookmark(found) => (found.seq.0, found.made),
+        }
+    }
+}
+
 impl Warpfire {
     /// Sends a snapshot, or the changes since an older one, as a stream of bytes that another pool
     /// [receives](Warpfire::receive). The stream has names, content, holes, attributes, extended attributes
@@ -159,19 +183,19 @@ impl Warpfire {
         out: &mut dyn Write,
     ) -> Result<SentStream> {
         let snapshot = self.fs().snapshot(snapshot.as_ref().as_bytes())?;
-        let base = options.since.as_ref().map(|since| self.fs().snapshot(since.as_bytes())).transpose()?;
+        let base = options.since.as_ref().map(|since| self.find_base(since.as_bytes())).transpose()?;
         let root = match &options.below {
             Some(below) => ReceiveTarget::new(below.as_os_str().as_bytes())?.path(),
             None => b"/".to_vec(),
         };
-        if base.as_ref().is_some_and(|base| base.seq >= snapshot.seq) {
+        if base.as_ref().is_some_and(|base| base.moment().0 >= snapshot.seq.0) {
             return Err(Error::invalid("the changes are those since an older snapshot")
                 .with_hint("'warpfire snapshot list' shows the snapshots in their order"));
         }
         let order = SendOrder {
             pool: self.shared.open_pool.uuid(),
             snapshot: &snapshot,
-            base: base.as_ref(),
+            base: base.as_ref().map(FoundBase::sent),
             root: &root,
             continued_at: None,
             mark_bytes: STREAM_MARK_BYTES,
@@ -189,13 +213,15 @@ impl Warpfire {
         if *pool != self.shared.open_pool.uuid() {
             return Err(refused("the token is of a stream of another pool"));
         }
-        let snapshot = self.sent_snapshot(snapshot)?;
-        let base = base.as_ref().map(|base| self.sent_snapshot(base)).transpose()?;
+        let FoundBase::Snapshot(snapshot) = self.sent_base(snapshot)? else {
+            return Err(refused("the token names a bookmark as the snapshot that is sent"));
+        };
+        let base = base.as_ref().map(|base| self.sent_base(base)).transpose()?;
         let mark = token.0.mark;
         let order = SendOrder {
             pool: *pool,
             snapshot: &snapshot,
-            base: base.as_ref(),
+            base: base.as_ref().map(FoundBase::sent),
             root,
             continued_at: Some(mark).filter(|mark| mark.records > 0),
             mark_bytes: STREAM_MARK_BYTES,
@@ -203,16 +229,23 @@ impl Warpfire {
         self.send_to(&order, out)
     }
 
-    /// The snapshot that a token names.
-    fn sent_snapshot(&self, wanted: &StreamSnapshot) -> Result<warpfire_fs::SnapshotInfo> {
-        let made = |info: &warpfire_fs::SnapshotInfo| InodeTime {
-            seconds: info.made.seconds,
-            nanos: info.made.nanos,
-        };
-        match self.fs().snapshot(&wanted.name) {
-            Ok(found) if found.seq.0 == wanted.number && made(&found) == wanted.made => Ok(found),
+    /// The snapshot or bookmark with this name.
+    fn find_base(&self, name: &[u8]) -> std::result::Result<FoundBase, FsError> {
+        match self.fs().snapshot(name) {
+            // No name is of both.
+            Err(FsError::NotFound) => self.fs().bookmark(name).map(FoundBase::Bookmark),
+            found => found.map(FoundBase::Snapshot),
+        }
+    }
+
+    /// The snapshot or bookmark that a token names. A stream is not the same since a snapshot and since a
+    /// bookmark of it: the name says which it was.
+    fn sent_base(&self, wanted: &StreamSnapshot) -> Result<FoundBase> {
+        let InodeTime { seconds, nanos } = wanted.made;
+        match self.find_base(&wanted.name) {
+            Ok(found) if found.moment() == (wanted.number, Timestamp { seconds, nanos }) => Ok(found),
             Ok(_) | Err(FsError::NotFound) => Err(refused(format!(
-                "the snapshot '{}' of this stream is deleted, so its rest cannot be sent",
+                "the snapshot or bookmark '{}' of this stream is deleted, so its rest cannot be sent",
                 String::from_utf8_lossy(&wanted.name)
             ))
             .with_hint("drop the received part with 'warpfire receive --abort', and send another snapshot")),

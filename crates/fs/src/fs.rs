@@ -168,7 +168,7 @@ impl<E: Storage> Fs<E> {
         if !engine.get(&Key::Pool(PoolRecordId::Filesystem).encode(), Seq::MAX, &mut value)? {
             return Err(FsError::NotFound);
         }
-        let FilesystemRecord { next_ino, next_volume } = FilesystemRecord::decode(&value)?;
+        let FilesystemRecord { next_ino, next_volume, has_bookmarks } = FilesystemRecord::decode(&value)?;
         if !engine.get(&Key::Pool(PoolRecordId::Volume(volume)).encode(), Seq::MAX, &mut value)? {
             return Err(FsError::NotFound);
         }
@@ -193,6 +193,7 @@ impl<E: Storage> Fs<E> {
             Err(FsError::Damaged { .. }) if options.read_only => SnapshotSums::default(),
             sums => sums?,
         };
+        snapshots.note_bookmarks(has_bookmarks);
         let snapshots = Arc::new(snapshots);
         let deferred = Arc::new(Deferred::new(volume, sums));
         // Before the first commit: the sums that commits add reach the flash only through the hook.
@@ -362,7 +363,8 @@ impl<E: Storage> Fs<E> {
         assert_ne!(next_ino, 0, "no inode has the number 0");
         let mut value = Vec::new();
         let next_volume = VolumeId(self.next_volume.load(Ordering::Relaxed));
-        FilesystemRecord { next_ino, next_volume }.encode(&mut value);
+        let has_bookmarks = self.snapshots.has_bookmarks();
+        FilesystemRecord { next_ino, next_volume, has_bookmarks }.encode(&mut value);
         let mut batch = Batch::new();
         batch.put(&Key::Pool(PoolRecordId::Filesystem).encode(), &value);
         // From the reserve: a full pool still makes the files that replace others.

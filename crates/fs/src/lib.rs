@@ -57,9 +57,9 @@ pub use receive::{
 };
 pub use rollback::Rollback;
 pub use schema::FsSchema;
-pub use send::{SendError, SendOrder, SentStream};
+pub use send::{SendBase, SendError, SendOrder, SentStream};
 pub use slice::{InsertSource, YankLimit, YankedSlice};
-pub use snapshot::{SnapshotFs, SnapshotInfo, SnapshotSpace, gmt_name, gmt_second};
+pub use snapshot::{BookmarkInfo, SnapshotFs, SnapshotInfo, SnapshotSpace, gmt_name, gmt_second};
 pub use space::SpaceInfo;
 pub use transfer::{RECEIVE_NAME, STREAM_MARK_BYTES};
 pub use tx::{FileVersion, PendingCommit, Transaction, TxFs};

@@ -80,6 +80,9 @@ pub const RELATIME_SECONDS: i64 = 24 * 60 * 60;
 /// Most snapshots of a pool.
 pub const SNAPSHOTS_MAX: u64 = 1 << 20;
 
+/// Most bookmarks of a pool. A list of them is read at once.
+pub const BOOKMARKS_MAX: u64 = 1 << 12;
+
 /// Most entries of one page of a scan.
 pub const PAGE_ENTRIES: usize = 1024;
 

@@ -121,9 +121,12 @@ fn goes_back(key: &Key<'_>) -> bool {
         Key::Inode(..) | Key::Orphan(..) | Key::Dentry(..) | Key::Xattr(..) | Key::Region(..) => true,
         // Counters go back by what they differ.
         Key::Counter(..) => false,
-        Key::Pool(_) | Key::Snapshot(..) | Key::SnapshotName(..) | Key::SnapshotRule(..) | Key::Volume(_) => {
-            false
-        }
+        Key::Pool(_)
+        | Key::Snapshot(..)
+        | Key::SnapshotName(..)
+        | Key::SnapshotRule(..)
+        | Key::Bookmark(..)
+        | Key::Volume(_) => false,
     }
 }
 

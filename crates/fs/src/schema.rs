@@ -97,6 +97,33 @@ impl Schema for FsSchema {
         }
     }
 
+    fn bookmark_range(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let (start, end) = fs::bookmark_range(fs::VolumeId::FIRST);
+        Some((start.to_vec(), end.to_vec()))
+    }
+
+    fn bookmark_seq(&self, key: &[u8], value: &[u8]) -> Result<Option<Seq>, SchemaError> {
+        match fs::Key::decode(key).map_err(schema_error)? {
+            fs::Key::Bookmark(..) => Ok(Some(fs::BookmarkRecord::decode(value).map_err(schema_error)?.seq)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Of a region a stream needs no more than that it has changed: it sends the whole of it.
+    fn faded(&self, key: &[u8]) -> Option<&'static [u8]> {
+        fs::is_of_kind(key, fs::KeyKind::Region).then_some(fs::FADED_REGION)
+    }
+
+    fn fade(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        is_operand: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, SchemaError> {
+        fs::fade(key, value, is_operand, out).map_err(schema_error)
+    }
+
     fn domain_range(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         let (start, end) = fs::volume_range();
         Some((start.to_vec(), end.to_vec()))

@@ -567,6 +567,22 @@ impl<S: Schema> SnapshotStore for MapStore<S> {
         Ok(())
     }
 
+    fn keep_bookmark(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {
+        assert!(self.registry.is_kept(seq), "a bookmark is made of a persistent snapshot");
+        self.registry.keep_bookmark(seq);
+        self.commit(batch, None, Admit::User).map(drop).inspect_err(|_| self.registry.forget_bookmark(seq))
+    }
+
+    fn drop_bookmark(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {
+        self.commit(batch, None, Admit::Reserve)?;
+        self.registry.forget_bookmark(seq);
+        Ok(())
+    }
+
+    fn bookmark_at(&self, seq: Seq) -> Option<EngineSnapshot> {
+        self.registry.acquire_bookmark(seq)
+    }
+
     fn snapshot_at(&self, seq: Seq) -> Option<EngineSnapshot> {
         self.registry.acquire_persistent(seq)
     }
@@ -593,7 +609,7 @@ impl<S: Schema> SnapshotStore for MapStore<S> {
             (state.map.keys().cloned().collect(), state.newest)
         };
         let domains = self.domains.get().unwrap_or_default();
-        let visible = self.registry.visible_to(|| newest).all;
+        let visible = self.registry.visible_to(|| newest).fully();
         naive_bytes(self, &self.schema, keys, snapshots, &domains, &visible)
     }
 }

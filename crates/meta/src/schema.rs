@@ -102,6 +102,34 @@ pub trait Schema: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// The range of keys of bookmarks: first key, first key past them. `None`: there are none.
+    fn bookmark_range(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        None
+    }
+
+    /// The seq that this record keeps as a bookmark; `None` for a key outside of `bookmark_range`.
+    fn bookmark_seq(&self, _key: &[u8], _value: &[u8]) -> Result<Option<Seq>, SchemaError> {
+        Ok(None)
+    }
+
+    /// The value that stands for any value of this key that only bookmarks show, if such a value says no more
+    /// than that there was one. It names no slice.
+    fn faded(&self, _key: &[u8]) -> Option<&'static [u8]> {
+        None
+    }
+
+    /// Writes the rest of a value or operand that only bookmarks show into `out`: it names no slice. Such an
+    /// operand folds onto such a value. `Ok(false)` means unchanged.
+    fn fade(
+        &self,
+        _key: &[u8],
+        _value: &[u8],
+        _is_operand: bool,
+        _out: &mut Vec<u8>,
+    ) -> Result<bool, SchemaError> {
+        Ok(false)
+    }
+
     /// The range of keys of the records of domains: first key, first key past them. `None`: there are none.
     fn domain_range(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         None

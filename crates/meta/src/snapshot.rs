@@ -5,6 +5,11 @@
 //! readable until the record is removed, also in later openings. A *visit* is a live snapshot of a persistent
 //! one's seq. It reads the past too, so what it reads may go there.
 //!
+//! A *bookmark* is a seq that a record in the map names (`Schema::bookmark_seq`), and it is held as that of a
+//! persistent snapshot. But a version that only bookmarks show *fades* (`Schema::fade`): it names no slice
+//! any more. A *tour* is a live snapshot of a bookmark's seq. It holds no more than the bookmark does. A seq
+//! is held *fully* by all others. It is *faded* if only bookmarks and tours hold it.
+//!
 //! # Invariants
 //! 1. The registry counts the live snapshots of each seq (assert in `drop`).
 //! 2. A version that a snapshot can see is not dropped: each rewrite job lists the seqs with `visible_to`
@@ -14,7 +19,12 @@
 //!    (`engine/recovery.rs`).
 //! 4. It is forgotten only once the removal of its record is durable. A crash that takes the removal back
 //!    finds every version of the snapshot (`tests::snapshots`).
-//! 5. `released_below` errs on one side: it may say that an old seq was released where none was, and never
+//! 5. A bookmark is registered while a persistent snapshot of its seq is, and it is forgotten as one is. So
+//!    no version at its seq has gone, and whatever changed after it has a version with a later seq or a
+//!    delete (`tests::bookmarks`).
+//! 6. A faded seq is never held fully again: a snapshot has the newest seq, and a visit one of a persistent
+//!    snapshot. So a faded version is never read as if it were whole.
+//! 7. `released_below` errs on one side: it may say that an old seq was released where none was, and never
 //!    that none was (`releases::tests`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,10 +38,21 @@ use warpfire_units::Seq;
 
 use crate::releases::Releases;
 
+/// How a live snapshot holds its seq.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum LiveHold {
+    /// It reads the present.
+    Reader,
+    /// It reads the past too.
+    Visit,
+    /// As a visit, and the versions that it reads may fade.
+    Tour,
+}
+
 /// A seq that stays readable while the snapshot lives.
 pub struct EngineSnapshot {
     seq: Seq,
-    is_visit: bool,
+    hold: LiveHold,
     registry: Arc<SnapshotRegistry>,
 }
 
@@ -46,13 +67,13 @@ impl EngineSnapshot {
 impl Drop for EngineSnapshot {
     fn drop(&mut self) {
         let mut held = self.registry.held.lock();
-        let seqs = held.seqs_of(self.is_visit);
+        let seqs = held.seqs_of(self.hold);
         let count = seqs.get_mut(&self.seq).expect("a live snapshot is registered");
         assert!(*count > 0, "a registered seq has a live snapshot");
         *count -= 1;
         if *count == 0 {
             seqs.remove(&self.seq);
-            self.registry.note_release(&held, self.seq);
+            self.registry.note_release(&held, self.seq, self.hold != LiveHold::Tour);
         }
     }
 }
@@ -80,15 +101,27 @@ struct HeldSeqs {
     visits: BTreeMap<Seq, usize>,
     /// The seqs of the persistent snapshots.
     persistent: BTreeSet<Seq>,
+    /// Number of tours of each seq.
+    tours: BTreeMap<Seq, usize>,
+    /// Number of bookmarks of each seq.
+    bookmarks: BTreeMap<Seq, usize>,
 }
 
 impl HeldSeqs {
-    fn seqs_of(&mut self, is_visit: bool) -> &mut BTreeMap<Seq, usize> {
-        if is_visit { &mut self.visits } else { &mut self.live }
+    fn seqs_of(&mut self, hold: LiveHold) -> &mut BTreeMap<Seq, usize> {
+        match hold {
+            LiveHold::Reader => &mut self.live,
+            LiveHold::Visit => &mut self.visits,
+            LiveHold::Tour => &mut self.tours,
+        }
+    }
+
+    fn holds_fully(&self, seq: Seq) -> bool {
+        self.live.contains_key(&seq) || self.visits.contains_key(&seq) || self.persistent.contains(&seq)
     }
 
     fn holds(&self, seq: Seq) -> bool {
-        self.live.contains_key(&seq) || self.visits.contains_key(&seq) || self.persistent.contains(&seq)
+        self.holds_fully(seq) || self.tours.contains_key(&seq) || self.bookmarks.contains_key(&seq)
     }
 }
 
@@ -98,6 +131,17 @@ pub(crate) struct VisibleSeqs {
     pub(crate) all: Vec<Seq>,
     /// The lowest of those that read in the present only.
     pub(crate) lowest_reader: Seq,
+    /// Those of `all` that are faded, rising.
+    pub(crate) faded: Vec<Seq>,
+}
+
+impl VisibleSeqs {
+    /// Those that are held fully, rising.
+    pub(crate) fn fully(mut self) -> Vec<Seq> {
+        debug_assert!(self.faded.is_sorted(), "the seqs of bookmarks are in order");
+        self.all.retain(|seq| self.faded.binary_search(seq).is_err());
+        self.all
+    }
 }
 
 impl SnapshotRegistry {
@@ -106,18 +150,24 @@ impl SnapshotRegistry {
     pub(crate) fn acquire(self: &Arc<Self>, newest: impl FnOnce() -> Seq) -> EngineSnapshot {
         let mut held = self.held.lock();
         let seq = newest();
-        self.add_live(&mut held, seq, false)
+        self.add_live(&mut held, seq, LiveHold::Reader)
     }
 
     /// A live snapshot of a persistent snapshot's seq; `None` if no persistent snapshot has it.
     pub(crate) fn acquire_persistent(self: &Arc<Self>, seq: Seq) -> Option<EngineSnapshot> {
         let mut held = self.held.lock();
-        held.persistent.contains(&seq).then(|| self.add_live(&mut held, seq, true))
+        held.persistent.contains(&seq).then(|| self.add_live(&mut held, seq, LiveHold::Visit))
     }
 
-    fn add_live(self: &Arc<Self>, held: &mut HeldSeqs, seq: Seq, is_visit: bool) -> EngineSnapshot {
-        *held.seqs_of(is_visit).entry(seq).or_insert(0) += 1;
-        EngineSnapshot { seq, is_visit, registry: Arc::clone(self) }
+    /// A live snapshot of a bookmark's seq; `None` if no bookmark has it.
+    pub(crate) fn acquire_bookmark(self: &Arc<Self>, seq: Seq) -> Option<EngineSnapshot> {
+        let mut held = self.held.lock();
+        held.bookmarks.contains_key(&seq).then(|| self.add_live(&mut held, seq, LiveHold::Tour))
+    }
+
+    fn add_live(self: &Arc<Self>, held: &mut HeldSeqs, seq: Seq, hold: LiveHold) -> EngineSnapshot {
+        *held.seqs_of(hold).entry(seq).or_insert(0) += 1;
+        EngineSnapshot { seq, hold, registry: Arc::clone(self) }
     }
 
     /// Registers a persistent snapshot. Its versions must all be there still: the seq is the newest one, or
@@ -130,7 +180,30 @@ impl SnapshotRegistry {
     pub(crate) fn forget(&self, seq: Seq) {
         let mut held = self.held.lock();
         if held.persistent.remove(&seq) {
-            self.note_release(&held, seq);
+            self.note_release(&held, seq, true);
+        }
+    }
+
+    /// Whether a persistent snapshot has this seq.
+    pub(crate) fn is_kept(&self, seq: Seq) -> bool {
+        self.held.lock().persistent.contains(&seq)
+    }
+
+    /// Registers a bookmark. A persistent snapshot of its seq is registered, or every job since one was has
+    /// known a bookmark of it.
+    pub(crate) fn keep_bookmark(&self, seq: Seq) {
+        *self.held.lock().bookmarks.entry(seq).or_insert(0) += 1;
+    }
+
+    /// Takes back a registration: the removal of the bookmark's record is durable, or nobody has seen it.
+    pub(crate) fn forget_bookmark(&self, seq: Seq) {
+        let mut held = self.held.lock();
+        let count = held.bookmarks.get_mut(&seq).expect("a bookmark is registered");
+        assert!(*count > 0, "a registered seq has a bookmark");
+        *count -= 1;
+        if *count == 0 {
+            held.bookmarks.remove(&seq);
+            self.note_release(&held, seq, false);
         }
     }
 
@@ -149,12 +222,14 @@ impl SnapshotRegistry {
         after < upto
             && (held.live.range(between).next().is_some()
                 || held.visits.range(between).next().is_some()
-                || held.persistent.range(between).next().is_some())
+                || held.persistent.range(between).next().is_some()
+                || held.tours.range(between).next().is_some()
+                || held.bookmarks.range(between).next().is_some())
     }
 
-    /// Counts the release of a seq that no snapshot holds any more.
-    fn note_release(&self, held: &MutexGuard<'_, HeldSeqs>, seq: Seq) {
-        if !held.holds(seq) {
+    /// Counts the release of a seq that is not held any more, or not fully any more (`was_full`).
+    fn note_release(&self, held: &MutexGuard<'_, HeldSeqs>, seq: Seq, was_full: bool) {
+        if !held.holds_fully(seq) && (was_full || !held.holds(seq)) {
             // Before the number: whoever reads the number finds the release.
             let mut releases = self.releases.lock();
             releases.note(self.released.load(Ordering::Relaxed) + 1, seq);
@@ -179,12 +254,19 @@ impl SnapshotRegistry {
         let lowest_reader = held.live.keys().next().copied().unwrap_or(newest);
         let mut seqs: Vec<Seq> =
             held.live.keys().chain(held.visits.keys()).chain(&held.persistent).copied().collect();
+        let of_bookmarks = held.bookmarks.keys().chain(held.tours.keys()).copied();
+        let mut faded: Vec<Seq> =
+            of_bookmarks.filter(|seq| *seq != newest && !held.holds_fully(*seq)).collect();
         drop(held);
+        faded.sort_unstable();
+        faded.dedup();
+        seqs.extend(&faded);
         seqs.push(newest);
         seqs.sort_unstable();
         seqs.dedup();
+        debug_assert!(faded.is_sorted(), "the seqs of bookmarks are in order");
         debug_assert_eq!(seqs.last(), Some(&newest), "no snapshot is newer than the newest commit");
-        VisibleSeqs { all: seqs, lowest_reader }
+        VisibleSeqs { all: seqs, lowest_reader, faded }
     }
 }
 
@@ -217,6 +299,31 @@ mod tests {
         assert_eq!(registry.visible_to(|| Seq(9)).all, [Seq(3), Seq(9)]);
         drop(live);
         assert_eq!((registry.released(), registry.visible_to(|| Seq(9)).all), (1, vec![Seq(9)]));
+    }
+
+    #[test]
+    fn a_seq_is_faded_when_only_bookmarks_hold_it() {
+        let registry = Arc::new(SnapshotRegistry::default());
+        registry.keep(Seq(3));
+        registry.keep_bookmark(Seq(3));
+        registry.keep_bookmark(Seq(3));
+        assert!(registry.visible_to(|| Seq(9)).faded.is_empty(), "a snapshot has it too");
+        let visit = registry.acquire_persistent(Seq(3)).unwrap();
+        registry.forget(Seq(3));
+        assert!(registry.visible_to(|| Seq(9)).faded.is_empty(), "it is read");
+        assert_eq!(registry.released(), 0);
+        drop(visit);
+        let visible = registry.visible_to(|| Seq(9));
+        assert_eq!((visible.all, visible.faded), (vec![Seq(3), Seq(9)], vec![Seq(3)]));
+        assert_eq!(registry.released(), 1, "versions may fade now");
+        let tour = registry.acquire_bookmark(Seq(3)).unwrap();
+        assert!(registry.acquire_persistent(Seq(3)).is_none());
+        registry.forget_bookmark(Seq(3));
+        registry.forget_bookmark(Seq(3));
+        assert_eq!(registry.visible_to(|| Seq(9)).faded, [Seq(3)], "the tour holds it");
+        assert!(registry.acquire_bookmark(Seq(3)).is_none() && registry.holds_between(Seq(2), Seq(3)));
+        drop(tour);
+        assert_eq!((registry.released(), registry.visible_to(|| Seq(9)).all), (2, vec![Seq(9)]));
     }
 
     #[test]

@@ -344,7 +344,8 @@ pub trait Store: Send + Sync + 'static {
 
 /// A store with persistent snapshots: versions that stay readable until they are dropped, also in later
 /// openings. The records that name them are ordinary values of the map, which the schema knows
-/// (`Schema::snapshot_range`). They change by these calls only. The same holds for *domains*: keys that show
+/// (`Schema::snapshot_range`). They change by these calls only. *Bookmarks* (`Schema::bookmark_range`) are
+/// such versions of which the slices may go. The same holds for *domains*: keys that show
 /// the version of other keys where they have no changes of their own (`Schema::domain_range`).
 pub trait SnapshotStore: Store {
     /// Makes persistent snapshots of the newest version, makes domains and removes domains. While no commit
@@ -399,6 +400,18 @@ pub trait SnapshotStore: Store {
     /// Drops a persistent snapshot: commits `batch`, which removes its record, and makes that durable. Then
     /// its versions may go. After an error the snapshot is still held until the store is opened again.
     fn drop_snapshot(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError>;
+
+    /// Makes a bookmark of a persistent snapshot, which the caller keeps until the return: commits `batch`,
+    /// which has its record. The bookmark is durable after the next sync, as every commit is.
+    fn keep_bookmark(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError>;
+
+    /// Drops a bookmark: commits `batch`, which removes its record, and makes that durable. After an error
+    /// the bookmark is still held until the store is opened again.
+    fn drop_bookmark(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError>;
+
+    /// The version of a bookmark; `None` if there is none with this seq. Values at it may be what
+    /// `Schema::fade` leaves of them.
+    fn bookmark_at(&self, seq: Seq) -> Option<Self::Snapshot>;
 
     /// The version of a persistent snapshot; `None` if there is none with this seq.
     fn snapshot_at(&self, seq: Seq) -> Option<Self::Snapshot>;

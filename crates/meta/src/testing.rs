@@ -182,6 +182,42 @@ impl Schema for ListSchema {
         Ok(number.map(|number| Seq(u64::from_be_bytes(number))))
     }
 
+    fn bookmark_range(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        Some((BOOKMARK_PREFIX.to_vec(), [BOOKMARK_PREFIX, &[0xff; 9]].concat()))
+    }
+
+    fn bookmark_seq(&self, key: &[u8], value: &[u8]) -> Result<Option<Seq>, SchemaError> {
+        if !key.starts_with(BOOKMARK_PREFIX) {
+            return Ok(None);
+        }
+        let found = items(value)?;
+        let Some(ListItem::Text(seq)) = found.first() else { panic!("a record of a bookmark is a text") };
+        Ok(Some(Seq(u64::from_be_bytes(seq[..8].try_into().unwrap()))))
+    }
+
+    fn faded(&self, key: &[u8]) -> Option<&'static [u8]> {
+        key.ends_with(b"zz").then_some(FADED)
+    }
+
+    /// A value keeps that it has items, and an operand that it clears or appends some.
+    fn fade(
+        &self,
+        _key: &[u8],
+        value: &[u8],
+        is_operand: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, SchemaError> {
+        if items(value)?.iter().all(|item| matches!(item, ListItem::Clear)) {
+            return Ok(false);
+        }
+        out.clear();
+        if is_operand {
+            out.extend(clear_item());
+        }
+        out.extend_from_slice(FADED);
+        Ok(true)
+    }
+
     fn domain_range(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         Some((DOMAIN_PREFIX.to_vec(), [DOMAIN_PREFIX, &[0xff; 5]].concat()))
     }
@@ -204,6 +240,22 @@ impl Schema for ListSchema {
     fn reads_on(&self, key: &[u8]) -> bool {
         !key[DOMAIN_BYTES..].starts_with(b"/its own")
     }
+}
+
+/// The rest of a value that only bookmarks show: an empty text.
+pub(crate) const FADED: &[u8] = b"T\0\0";
+
+/// The prefix of the keys of bookmarks; behind it is a number.
+const BOOKMARK_PREFIX: &[u8] = b"bookmark ";
+
+/// The key of a bookmark's record.
+pub(crate) fn bookmark_key(number: u64) -> Vec<u8> {
+    [BOOKMARK_PREFIX, &number.to_be_bytes()].concat()
+}
+
+/// The record of a bookmark.
+pub(crate) fn bookmark_value(seq: Seq) -> Vec<u8> {
+    text_item(&seq.0.to_be_bytes())
 }
 
 /// The prefix of the keys of domains; behind it is the domain.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use warpfire_env::Timestamp;
 use warpfire_format::Uuid;
-use warpfire_fs::{FsError, ReceiveState, ReceiveTarget, SendOrder, SentStream};
+use warpfire_fs::{FsError, ReceiveState, ReceiveTarget, SendBase, SendOrder, SentStream};
 use warpfire_sim_env::{Cut, Event, Recording, SimRandom, SimWorld, mix};
 
 use crate::drive::{background, node};
@@ -81,7 +81,12 @@ struct Source {
     mark_bytes: u64,
     /// The trees of the snapshots.
     trees: [Picture; 2],
+    /// Whether the second is sent since a bookmark of the first.
+    by_bookmark: bool,
 }
+
+/// The bookmark of the first snapshot.
+const BOOKMARK: &[u8] = b"the first was sent";
 
 fn failed(what: &str) -> impl Fn(String) -> Violation {
     move |why| Violation(format!("{what}: {why}"))
@@ -104,7 +109,13 @@ impl Source {
             let found = observe_below(&*then, &then.root());
             *tree = comparable(found.map_err(|(_, e)| Violation(format!("the sender cannot be read: {e}")))?);
         }
-        Ok(Source { session, mark_bytes: 2_000 << random.below(5), trees })
+        let mark_bytes = 2_000 << random.below(5);
+        let by_bookmark = !seed.is_multiple_of(2);
+        if by_bookmark {
+            let made = session.fs().create_bookmark(SNAPSHOTS[0], BOOKMARK);
+            made.map_err(|e| Violation(format!("the sender makes no bookmark: {e}")))?;
+        }
+        Ok(Source { session, mark_bytes, trees, by_bookmark })
     }
 
     /// The stream of the snapshot with this number, or the rest of it.
@@ -114,10 +125,20 @@ impl Source {
             fs.snapshot(SNAPSHOTS[number]).map_err(|e| Violation(format!("the sender has no snapshot: {e}")))
         };
         let (snapshot, base) = (info(number)?, (number > 0).then(|| info(number - 1)).transpose()?);
+        let bookmark = match &base {
+            Some(_) if self.by_bookmark => Some(
+                fs.bookmark(BOOKMARK).map_err(|e| Violation(format!("the sender has no bookmark: {e}")))?,
+            ),
+            _ => None,
+        };
+        let base = match &bookmark {
+            Some(bookmark) => Some(SendBase::Bookmark(bookmark)),
+            None => base.as_ref().map(SendBase::Snapshot),
+        };
         let order = SendOrder {
             pool: Uuid::new(1).expect("one is a number"),
             snapshot: &snapshot,
-            base: base.as_ref(),
+            base,
             root: b"/",
             continued_at: state.map(|state| state.mark).filter(|mark| mark.records > 0),
             mark_bytes: self.mark_bytes,

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use warpfire_env::Device;
 use warpfire_format::fs::{
-    Dentry, DoorVolume, Extent, ExtentSource, FilesystemRecord, HealthRecord, Inode, InodeContent, InodeEdit,
-    InodeTime, Key, PoolRecordId, SnapshotName, SnapshotRecord, SnapshotRuleRecord, VolumeRecord,
-    WishesRecord, decode_counter, decode_region,
+    BookmarkRecord, Dentry, DoorVolume, Extent, ExtentSource, FilesystemRecord, HealthRecord, Inode,
+    InodeContent, InodeEdit, InodeTime, Key, PoolRecordId, SnapshotName, SnapshotRecord, SnapshotRuleRecord,
+    VolumeRecord, WishesRecord, decode_counter, decode_region,
 };
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_format::table::{Partition, VersionKind};
@@ -241,6 +241,14 @@ fn describe(key: &[u8], value: &[u8], is_operand: bool) -> DumpValue {
             }
             Key::SnapshotName(..) => {
                 DumpValue::Fields(vec![("seq", SnapshotName::decode(value)?.seq.0.into())])
+            }
+            Key::Bookmark(..) => {
+                let bookmark = BookmarkRecord::decode(value)?;
+                DumpValue::Fields(vec![
+                    ("seq", bookmark.seq.0.into()),
+                    ("made_seconds", bookmark.made.seconds.into()),
+                    ("snapshot", bookmark.snapshot.escape_ascii().to_string().into()),
+                ])
             }
             Key::Volume(_) => {
                 let volume = DoorVolume::decode(value)?;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use warpfire_format::fs::{
-    DoorVolume, FilesystemRecord, HealthRecord, Key, PoolRecordId, SnapshotName, SnapshotRecord,
-    SnapshotRuleRecord, VolumeId, VolumeRecord, WishesRecord, decode_counter,
+    BookmarkRecord, DoorVolume, FilesystemRecord, HealthRecord, Key, PoolRecordId, SnapshotName,
+    SnapshotRecord, SnapshotRuleRecord, VolumeId, VolumeRecord, WishesRecord, decode_counter,
 };
 use warpfire_format::key_hash;
 use warpfire_units::Seq;
@@ -214,6 +214,7 @@ impl<'a> NamesPass<'a> {
             Key::Snapshot(seq, of) => return self.take_snapshot(seq, of, value),
             Key::SnapshotName(of, name) => return self.take_snapshot_name(of, name, value),
             Key::SnapshotRule(_, name) => return self.take_snapshot_rule(name, value),
+            Key::Bookmark(_, name) => return self.take_bookmark(name, value),
             Key::Pool(PoolRecordId::Volume(v))
             | Key::Counter(v, _)
             | Key::Inode(v, _)
@@ -248,9 +249,11 @@ impl<'a> NamesPass<'a> {
             }
             Key::Xattr(_, ino, name) => volume.take_attribute(ino, name, value, context),
             Key::Region(_, ino, index) => volume.take_region(ino, index, value, context),
-            Key::Snapshot(..) | Key::SnapshotName(..) | Key::SnapshotRule(..) | Key::Volume(_) => {
-                unreachable!("they are taken above")
-            }
+            Key::Snapshot(..)
+            | Key::SnapshotName(..)
+            | Key::SnapshotRule(..)
+            | Key::Bookmark(..)
+            | Key::Volume(_) => unreachable!("they are taken above"),
         }
     }
 
@@ -286,6 +289,13 @@ impl<'a> NamesPass<'a> {
     fn take_snapshot_rule(&mut self, name: &[u8], value: &[u8]) {
         if let Err(e) = SnapshotRuleRecord::decode(value) {
             let place = format_args!("rule {}", name.escape_ascii());
+            self.context.findings.error(FindingCode::PoolRecords, place, e);
+        }
+    }
+
+    fn take_bookmark(&mut self, name: &[u8], value: &[u8]) {
+        if let Err(e) = BookmarkRecord::decode(value) {
+            let place = format_args!("bookmark {}", name.escape_ascii());
             self.context.findings.error(FindingCode::PoolRecords, place, e);
         }
     }

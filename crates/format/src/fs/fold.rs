@@ -52,6 +52,7 @@ pub fn fold(
         | Key::Snapshot(..)
         | Key::SnapshotName(..)
         | Key::SnapshotRule(..)
+        | Key::Bookmark(..)
         | Key::Volume(_) => Err(NO_OPERANDS),
     }
 }

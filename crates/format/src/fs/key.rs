@@ -64,6 +64,8 @@ pub enum KeyKind {
     SnapshotRule = 10,
     /// A volume with a door.
     Volume = 11,
+    /// A bookmark of a snapshot.
+    Bookmark = 12,
 }
 
 /// Which pool record.
@@ -116,6 +118,8 @@ pub enum Key<'a> {
     SnapshotRule(VolumeId, &'a [u8]),
     /// A volume with a door.
     Volume(VolumeId),
+    /// A bookmark of a snapshot of a volume, by its name.
+    Bookmark(VolumeId, &'a [u8]),
 }
 
 /// An encoded key. Keys of names up to 51 bytes need no allocation.
@@ -224,6 +228,12 @@ pub fn snapshot_rule_range(volume: VolumeId) -> (KeyBuf, KeyBuf) {
     (with_rest(volume, KeyKind::SnapshotRule, 1, &[]), past(volume, KeyKind::SnapshotRule, 1))
 }
 
+/// The range of keys of all bookmarks of a volume, by name: first key, first key past them.
+#[must_use]
+pub fn bookmark_range(volume: VolumeId) -> (KeyBuf, KeyBuf) {
+    (with_rest(volume, KeyKind::Bookmark, 1, &[]), past(volume, KeyKind::Bookmark, 1))
+}
+
 /// A key above every key of this kind and inode: one inode on, or, after the last inode, one byte more.
 fn past(volume: VolumeId, kind: KeyKind, ino: u64) -> KeyBuf {
     match ino.checked_add(1) {
@@ -251,6 +261,7 @@ impl<'a> Key<'a> {
             Key::SnapshotName(v, name) => with_rest(v, KeyKind::SnapshotName, 1, name),
             Key::SnapshotRule(v, name) => with_rest(v, KeyKind::SnapshotRule, 1, name),
             Key::Volume(v) => with_rest(VolumeId::POOL, KeyKind::Volume, v.0.into(), &[]),
+            Key::Bookmark(v, name) => with_rest(v, KeyKind::Bookmark, 1, name),
         }
     }
 
@@ -327,6 +338,9 @@ impl<'a> Key<'a> {
             k if k == KeyKind::SnapshotRule as u8 && id == 1 => {
                 return dentry_name(rest).map(|name| Key::SnapshotRule(volume, name));
             }
+            k if k == KeyKind::Bookmark as u8 && id == 1 => {
+                return dentry_name(rest).map(|name| Key::Bookmark(volume, name));
+            }
             _ => return Err(BAD_KEY),
         };
         if rest.is_empty() { Ok(key) } else { Err(BAD_KEY) }
@@ -368,6 +382,8 @@ mod tests {
         assert_eq!(&key[..], &[0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 3, 5, 0, 0, 0, 1]);
         let key = Key::SnapshotName(VolumeId::FIRST, b"a").encode();
         assert_eq!(&key[..], &[0, 0, 0, 1, 9, 0, 0, 0, 0, 0, 0, 0, 1, b'a']);
+        let key = Key::Bookmark(VolumeId::FIRST, b"a").encode();
+        assert_eq!(&key[..], &[0, 0, 0, 1, 12, 0, 0, 0, 0, 0, 0, 0, 1, b'a']);
         let key = Key::Volume(VolumeId(0x0203)).encode();
         assert_eq!(&key[..], &[0, 0, 0, 0, 11, 0, 0, 0, 0, 0, 0, 2, 3]);
         assert_eq!(
@@ -388,7 +404,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_decode_or_fail_and_what_decodes_encodes_back(bytes: Vec<u8>, kind in 0u8..12, id in 0u64..4, volume in 0u8..2) {
+        fn any_bytes_decode_or_fail_and_what_decodes_encodes_back(bytes: Vec<u8>, kind in 0u8..13, id in 0u64..4, volume in 0u8..2) {
             let mut likely = vec![0, 0, 0, volume, kind];
             likely.extend_from_slice(&id.to_be_bytes());
             likely.extend_from_slice(&bytes);

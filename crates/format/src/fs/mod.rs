@@ -6,9 +6,11 @@
 //! `docs/FORMAT.md`, sections "Keys", "Inodes", "Regions" and "Counters".
 
 mod acl;
+mod bookmark;
 mod counter;
 mod edit;
 mod extent;
+mod fade;
 mod fold;
 mod health;
 mod inode;
@@ -23,20 +25,22 @@ mod wishes;
 mod xattr;
 
 pub use acl::{ACL_ENTRIES_MAX, AclCodingError, AclTag, acl_bytes, decode_acl, encode_acl};
+pub use bookmark::BookmarkRecord;
 pub use counter::{COUNTER_BYTES_MAX, decode_counter, encode_counter};
 pub use edit::InodeEdit;
 pub use extent::{
     Extent, ExtentMap, ExtentReader, ExtentSource, REGION_BYTES, SMALL_FILE_BYTES_MAX, decode_region,
     encode_region, region_extents,
 };
+pub use fade::{FADED_REGION, fade};
 pub use fold::{FoldBase, FoldOutcome, fold};
 pub use health::{DAMAGED_FILES_MAX, DeviceErrors, HealthRecord, LastScrub};
 pub use inode::{Attrs, Dentry, FileKind, Inode, InodeContent, InodeTime, flag};
 pub use key::{
     CounterId, KEY_HEAD_BYTES, Key, KeyBuf, KeyKind, NAME_BYTES_MAX, PoolRecordId, VolumeId,
-    XATTR_NAME_BYTES_MAX, dentry_key, dentry_name as file_name, dentry_range, inode_key, is_of_kind,
-    is_of_volume, region_key, region_range, snapshot_range, snapshot_rule_range, volume_range, xattr_key,
-    xattr_name, xattr_range,
+    XATTR_NAME_BYTES_MAX, bookmark_range, dentry_key, dentry_name as file_name, dentry_range, inode_key,
+    is_of_kind, is_of_volume, region_key, region_range, snapshot_range, snapshot_rule_range, volume_range,
+    xattr_key, xattr_name, xattr_range,
 };
 pub use number::{
     INO_MAX, LOCAL_INO_MAX, VOLUME_MAX, local_of, number_from, number_in, stored_in, volume_of,

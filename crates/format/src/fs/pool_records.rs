@@ -5,22 +5,27 @@
 //!  0   1  tag, 1                            0   1  tag, 2
 //!  1   2  version of the records:           1   *  inode number of the root directory (varint)
 //!         1, or 2 once there was a          *   *  name, 1 to 255 bytes, to the end
-//!         volume with a door
+//!         volume with a door, or 3
+//!         once there was a bookmark
 //!  3   *  first local inode number that
 //!         is not reserved (varint)
-//!  *   *  version 2: first number that no
-//!         volume has had (varint)
+//!  *   *  versions 2 and 3: first number
+//!         that no volume has had (varint)
 //! ```
 //!
-//! Code that knows version 1 only must not open a pool with volumes that read on in others.
+//! Code that knows version 1 only must not open a pool with volumes that read on in others. Code that does
+//! not know version 3 would drop the deletes that a bookmark needs.
 
 use super::{BAD_CONTENT, BAD_INO, BAD_TAG, BAD_VERSION, FIELDS, VOLUME_MAX, VolumeId, key};
 use crate::{Corrupt, Reader, varint};
 
 /// The newest version of the filesystem's records that this code writes.
-pub const FORMAT_VERSION: u16 = 2;
+pub const FORMAT_VERSION: u16 = 3;
 
-/// The version of the records of a pool that never had a volume with a door.
+/// The version of the records of a pool that had a volume with a door, and never a bookmark.
+const VOLUMES_VERSION: u16 = 2;
+
+/// The version of the records of a pool that never had a volume with a door, or a bookmark.
 const ONE_VOLUME_VERSION: u16 = 1;
 
 /// The number of the first volume with a door.
@@ -34,6 +39,8 @@ pub struct FilesystemRecord {
     pub next_ino: u64,
     /// First number that no volume has had. After the first volume comes number 2.
     pub next_volume: VolumeId,
+    /// Whether there was a bookmark.
+    pub has_bookmarks: bool,
 }
 
 /// The record of a volume.
@@ -49,7 +56,7 @@ impl FilesystemRecord {
     /// The record of a pool without volumes that have doors.
     #[must_use]
     pub fn of_one_volume(next_ino: u64) -> FilesystemRecord {
-        FilesystemRecord { next_ino, next_volume: FIRST_WITH_DOOR }
+        FilesystemRecord { next_ino, next_volume: FIRST_WITH_DOOR, has_bookmarks: false }
     }
 
     /// Appends the record.
@@ -57,11 +64,15 @@ impl FilesystemRecord {
         debug_assert!(self.next_ino > 0, "inode numbers count from 1");
         debug_assert!(self.next_volume > VolumeId::FIRST, "there is a first volume");
         let has_doors = self.next_volume != FIRST_WITH_DOOR;
-        let version = if has_doors { FORMAT_VERSION } else { ONE_VOLUME_VERSION };
+        let version = match (self.has_bookmarks, has_doors) {
+            (true, _) => FORMAT_VERSION,
+            (false, true) => VOLUMES_VERSION,
+            (false, false) => ONE_VOLUME_VERSION,
+        };
         out.push(1);
         out.extend_from_slice(&version.to_le_bytes());
         varint::put(out, self.next_ino);
-        if has_doors {
+        if version > ONE_VOLUME_VERSION {
             varint::put(out, self.next_volume.0.into());
         }
     }
@@ -83,12 +94,17 @@ impl FilesystemRecord {
         let mut next_volume = FIRST_WITH_DOOR;
         if version > ONE_VOLUME_VERSION {
             next_volume = u32::try_from(reader.varint()?).map(VolumeId).map_err(|_| BAD_CONTENT)?;
-            if next_volume <= FIRST_WITH_DOOR || next_volume.0 > VOLUME_MAX.0 + 1 {
+            let is_first = next_volume == FIRST_WITH_DOOR && version == VOLUMES_VERSION;
+            if is_first || next_volume < FIRST_WITH_DOOR || next_volume.0 > VOLUME_MAX.0 + 1 {
                 return Err(BAD_CONTENT);
             }
         }
         reader.end()?;
-        if next_ino == 0 { Err(BAD_INO) } else { Ok(FilesystemRecord { next_ino, next_volume }) }
+        let has_bookmarks = version == FORMAT_VERSION;
+        if next_ino == 0 {
+            return Err(BAD_INO);
+        }
+        Ok(FilesystemRecord { next_ino, next_volume, has_bookmarks })
     }
 }
 
@@ -124,11 +140,17 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let mut out = Vec::new();
-        FilesystemRecord { next_ino: 300, next_volume: VolumeId(2) }.encode(&mut out);
+        let record = FilesystemRecord { next_ino: 300, next_volume: VolumeId(2), has_bookmarks: false };
+        record.encode(&mut out);
         assert_eq!(out, [1, 1, 0, 0xac, 0x02]);
         out.clear();
-        FilesystemRecord { next_ino: 300, next_volume: VolumeId(9) }.encode(&mut out);
+        FilesystemRecord { next_volume: VolumeId(9), ..record }.encode(&mut out);
         assert_eq!(out, [1, 2, 0, 0xac, 0x02, 9]);
+        out.clear();
+        FilesystemRecord { has_bookmarks: true, ..record }.encode(&mut out);
+        assert_eq!(out, [1, 3, 0, 0xac, 0x02, 2]);
+        let of_version_4 = FilesystemRecord::decode(&[1, 4, 0, 0xac, 0x02, 2]);
+        assert_eq!(of_version_4, Err(BAD_VERSION));
         let mut out = Vec::new();
         VolumeRecord { root_ino: 1, name: b"main" }.encode(&mut out);
         assert_eq!(out, [2, 1, b'm', b'a', b'i', b'n']);
@@ -136,7 +158,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_decode_or_fail(bytes: Vec<u8>) {
+        fn any_bytes_decode_or_fail(bytes: Vec<u8>, version in 0_u8..5, next_volume in 0_u8..4) {
+            let likely = [1, version, 0, 7, next_volume];
+            if let Ok(s) = FilesystemRecord::decode(&likely) {
+                let mut out = Vec::new();
+                s.encode(&mut out);
+                prop_assert_eq!(&out[..], &likely[..]);
+            }
             let mut out = Vec::new();
             if let Ok(s) = FilesystemRecord::decode(&bytes) {
                 s.encode(&mut out);

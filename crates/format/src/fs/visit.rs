@@ -43,6 +43,7 @@ pub fn extents<'a>(
         | Key::Snapshot(..)
         | Key::SnapshotName(..)
         | Key::SnapshotRule(..)
+        | Key::Bookmark(..)
         | Key::Volume(_) => Ok(None),
     }
 }

@@ -117,7 +117,8 @@ impl<E: Storage> DiffSides<E> {
         Ok(exact.finish())
     }
 
-    /// Adds the ranges in which the pointers of a region differ.
+    /// Adds the ranges in which the pointers of a region differ: all of it, if the content before is not
+    /// known.
     pub(crate) fn compare_region(
         &self,
         before: &Inode<'_>,
@@ -127,6 +128,12 @@ impl<E: Storage> DiffSides<E> {
     ) -> Result<(), FsError> {
         let start = index * REGION;
         let len = after.attrs.size_bytes.saturating_sub(start).min(REGION) as u32;
+        if !self.know_content() {
+            if len > 0 {
+                add(start..start + u64::from(len));
+            }
+            return Ok(());
+        }
         let mut was = Vec::new();
         let mut is = Vec::new();
         let was = self.extents(DiffSide::Before, before, index, &mut was)?;

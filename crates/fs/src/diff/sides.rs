@@ -116,6 +116,12 @@ impl<E: Storage> DiffSides<E> {
         matches!(self, DiffSides::Transaction(_))
     }
 
+    /// Whether the content of files is known on both sides. On the side of a bookmark it is not: files may
+    /// have no bytes there.
+    pub(crate) fn know_content(&self) -> bool {
+        !matches!(self, DiffSides::Snapshots(pair) if pair.is_bookmark)
+    }
+
     /// A charge for the memory of the diff.
     pub(crate) fn charge(&self) -> MemoryCharge {
         match self {

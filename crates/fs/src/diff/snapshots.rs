@@ -12,7 +12,7 @@ use super::Diff;
 use super::sides::{DiffSide, DiffSides};
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::snapshot::SnapshotInfo;
+use crate::snapshot::{BookmarkInfo, SnapshotInfo};
 
 /// Looks up the first changed keys of a range.
 type ChangedKeys = Box<dyn Fn(KeyRange<'_>, usize) -> Result<Vec<Box<[u8]>>, MetaError> + Send + Sync>;
@@ -26,6 +26,8 @@ pub(crate) struct SnapshotPair<E: Storage> {
     /// As `next_ino_before`, of volumes.
     pub(crate) next_volume_before: VolumeId,
     pub(crate) changed: ChangedKeys,
+    /// Whether before is a bookmark: the content of its files is not known.
+    pub(crate) is_bookmark: bool,
     commits: SeqRange,
     _held: [E::Snapshot; 2],
 }
@@ -86,15 +88,34 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             Some(after) => self.engine.snapshot_at(after.seq).ok_or(FsError::NotFound)?,
             None => self.engine.snapshot(),
         };
-        let commits = SeqRange { after: before.seq, upto: self.engine.seq(&held_after) };
+        self.sides_of([held_before, held_after], false)
+    }
+
+    /// A bookmark and a later snapshot, for reading.
+    ///
+    /// # Errors
+    /// As `diff_snapshots`.
+    pub(crate) fn bookmark_sides(
+        &self,
+        before: &BookmarkInfo,
+        after: &SnapshotInfo,
+    ) -> Result<DiffSides<E>, FsError> {
+        let held_before = self.engine.bookmark_at(before.seq).ok_or(FsError::NotFound)?;
+        let held_after = self.engine.snapshot_at(after.seq).ok_or(FsError::NotFound)?;
+        self.sides_of([held_before, held_after], true)
+    }
+
+    fn sides_of(&self, held: [E::Snapshot; 2], is_bookmark: bool) -> Result<DiffSides<E>, FsError> {
+        let [before, upto] = held.each_ref().map(|held| self.engine.seq(held));
+        let commits = SeqRange { after: before, upto };
         if commits.upto < commits.after {
             return Err(FsError::Invalid("the first snapshot of a diff is the older one"));
         }
         let mut value = Vec::new();
-        if !self.engine.get(&Key::Pool(PoolRecordId::Filesystem).encode(), before.seq, &mut value)? {
+        if !self.engine.get(&Key::Pool(PoolRecordId::Filesystem).encode(), before, &mut value)? {
             return Err(FsError::NotFound);
         }
-        let FilesystemRecord { next_ino, next_volume } = FilesystemRecord::decode(&value)?;
+        let FilesystemRecord { next_ino, next_volume, .. } = FilesystemRecord::decode(&value)?;
         let engine = Arc::clone(&self.engine);
         Ok(DiffSides::Snapshots(Box::new(SnapshotPair {
             engine: Arc::clone(&self.engine),
@@ -102,8 +123,9 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             next_ino_before: next_ino,
             next_volume_before: next_volume,
             changed: Box::new(move |range, max| engine.changed_between(range, commits, max)),
+            is_bookmark,
             commits,
-            _held: [held_before, held_after],
+            _held: held,
         })))
     }
 }

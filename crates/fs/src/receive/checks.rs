@@ -103,9 +103,9 @@ impl<E: Storage + SnapshotStore> Receiver<E> {
     }
 
     fn is_taken(&self, name: &[u8]) -> Result<bool, FsError> {
-        match self.fs.snapshot(name) {
-            Err(FsError::NotFound) => Ok(false),
-            found => found.map(|_| true),
+        match self.fs.check_vacant_name(name) {
+            Err(FsError::Exists) => Ok(true),
+            vacant => vacant.map(|()| false),
         }
     }
 

@@ -1,12 +1,14 @@
 //! Sending: a snapshot, or the changes between two, becomes a stream of bytes (`docs/STREAM.md`).
 //!
-//! # Terms
-//! The *base* is the older snapshot, which the receiver has. Without one the stream is *full*, with one it is
-//! an *increment*.
+//! # Terms The *base* is the older snapshot, which the receiver has. Without one the stream is *full*, with
+//! one it is an *increment*. The sender needs the base itself, or a bookmark of it: that has the names and
+//! attributes of the base, and not the content of its files. So a changed region is sent whole, and so is a
+//! small file that has changed in any way.
 //!
 //! # Invariants
 //! 1. The stream depends on the snapshots and on the places of their bytes alone. So it can be continued at a
-//!    mark (`tests::transfer::a_stream_that_is_continued_at_any_mark_is_the_rest_of_the_whole`).
+//!    mark (`tests::transfer::a_stream_that_is_continued_at_any_mark_is_the_rest_of_the_whole`). Whether the
+//!    versions of a bookmark have faded already makes no difference.
 //! 2. An increment first takes apart, in the tree of the base, everything that has another name now
 //!    (`detach`): names in a directory before the directory's own name. Then it builds the tree of the
 //!    snapshot (`attach`): a directory's own name before the names in it. So every name is where the receiver
@@ -39,7 +41,7 @@ use warpfire_slices::SliceError;
 
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::snapshot::SnapshotInfo;
+use crate::snapshot::{BookmarkInfo, SnapshotInfo};
 use crate::stamp::stamp;
 use attach::Attach;
 use detach::Detach;
@@ -56,7 +58,7 @@ pub struct SendOrder<'a> {
     /// The snapshot.
     pub snapshot: &'a SnapshotInfo,
     /// The base.
-    pub base: Option<&'a SnapshotInfo>,
+    pub base: Option<SendBase<'a>>,
     /// The directory to send, from the root of the pool; `/` for all.
     pub root: &'a [u8],
     /// The mark after which the receiver has nothing.
@@ -64,6 +66,15 @@ pub struct SendOrder<'a> {
     /// Bytes of data and records between two marks, at most [`STREAM_MARK_BYTES`](crate::STREAM_MARK_BYTES).
     /// A stream is continued with the distance that it was begun with.
     pub mark_bytes: u64,
+}
+
+/// What the sender has of the base.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendBase<'a> {
+    /// The base itself.
+    Snapshot(&'a SnapshotInfo),
+    /// A bookmark of it.
+    Bookmark(&'a BookmarkInfo),
 }
 
 /// A stream that was sent to its end.
@@ -119,7 +130,11 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         order: &SendOrder<'_>,
         sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<SentStream, SendError> {
-        let sides = self.snapshot_sides(order.base.unwrap_or(order.snapshot), Some(order.snapshot))?;
+        let sides = match order.base {
+            Some(SendBase::Bookmark(base)) => self.bookmark_sides(base, order.snapshot)?,
+            Some(SendBase::Snapshot(base)) => self.snapshot_sides(base, Some(order.snapshot))?,
+            None => self.snapshot_sides(order.snapshot, Some(order.snapshot))?,
+        };
         if sides.have_doors()? {
             return Err(FsError::Invalid("a snapshot with the door of a volume cannot be sent").into());
         }
@@ -127,7 +142,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let header = StreamHeader {
             pool: order.pool,
             snapshot: stream_snapshot(order.snapshot),
-            base: order.base.map(stream_snapshot),
+            base: order.base.map(stream_base),
             inodes: order.snapshot.inodes,
             file_bytes: order.snapshot.file_bytes,
             root: order.root.to_vec(),
@@ -138,6 +153,17 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             false => (trees, writer),
         };
         Attach::new(trees, writer).run()
+    }
+}
+
+/// The base under the name that the sender has it by. The name says which of the two it is: none of the pool
+/// is of both.
+fn stream_base(base: SendBase<'_>) -> StreamSnapshot {
+    match base {
+        SendBase::Snapshot(info) => stream_snapshot(info),
+        SendBase::Bookmark(info) => {
+            StreamSnapshot { number: info.seq.0, made: stamp(info.made), name: info.name.clone() }
+        }
     }
 }
 

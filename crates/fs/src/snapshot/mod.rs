@@ -5,24 +5,27 @@
 //!
 //! # Invariants
 //! 1. Both records of a snapshot are made and removed in one commit (`create_snapshot`, `delete_snapshot`).
-//!    The names of a volume are unique: a name is locked from the look-up until the commit.
+//!    The names of a volume are unique, those of bookmarks among them: a name is locked from the look-up
+//!    until the commit.
 //! 2. A snapshot shows every call whole or not at all: it is made while no call runs.
 //! 3. A snapshot with holds is not deleted: its name is locked from the look at them until the commit
 //!    (`tests::snapshot_holds`).
-//! 4. `SnapshotSums` counts the snapshots of the store (`tests::snapshots`).
+//! 4. `SnapshotSums` counts the snapshots and the bookmarks of the store (`tests::snapshots`).
 
+mod bookmark;
 mod directory;
 mod gmt_name;
 mod rule;
 mod space;
 
+pub use bookmark::BookmarkInfo;
 pub use gmt_name::{gmt_name, gmt_second};
 pub use space::SnapshotSpace;
 
 use std::sync::Arc;
 
 use warpfire_env::sync::Mutex;
-use warpfire_env::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use warpfire_env::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use warpfire_env::{LockPlace, RankedMutex, RankedRawMutex, Timestamp};
 use warpfire_format::fs::{
     CounterId, Inode, InodeTime, Key, SNAPSHOT_HOLDS_MAX, SnapshotName, SnapshotRecord, VolumeId,
@@ -82,12 +85,15 @@ impl SnapshotInfo {
     }
 }
 
-/// The number of all snapshots, and the sum of the bytes of their files.
+/// The number of all snapshots and bookmarks, and the sum of the bytes of the files of snapshots.
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotSums {
     count: AtomicU64,
     /// 2^20 records of the largest sizes fit, also forged ones.
     bytes: Mutex<u128>,
+    bookmarks: AtomicU64,
+    /// Whether there was a bookmark: then the filesystem record says so.
+    had_bookmarks: AtomicBool,
 }
 
 impl SnapshotSums {
@@ -98,7 +104,18 @@ impl SnapshotSums {
             sums.add(record.bytes);
             true
         })?;
+        sums.bookmarks.store(bookmark::all(store, VolumeId::FIRST)?.len() as u64, Ordering::Relaxed);
         Ok(sums)
+    }
+
+    /// Whether there was a bookmark in this pool.
+    pub(crate) fn has_bookmarks(&self) -> bool {
+        self.had_bookmarks.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether there was a bookmark. It changes while no call runs.
+    pub(crate) fn note_bookmarks(&self, had: bool) {
+        self.had_bookmarks.store(had, Ordering::Relaxed);
     }
 
     fn add(&self, bytes: u64) {
@@ -156,8 +173,8 @@ impl<E: Storage> Fs<E> {
         assert!(self.call_gate.is_entered(), "a snapshot is made while no call runs");
         let made = wanted.made;
         let name_key = Key::SnapshotName(self.volume, &wanted.name).encode();
-        let _locked = self.engine.lock(&[&name_key]);
-        self.check_new_snapshot(&name_key)?;
+        let _locked = self.engine.lock(&[&name_key, &Key::Bookmark(self.volume, &wanted.name).encode()]);
+        self.check_new_snapshot(&wanted.name)?;
         let sums = self.deferred.sums();
         let sum = |n: usize| (sums[n] + changes.sums()[n]).max(0).cast_unsigned();
         let (inodes, bytes) = (sum(INODES), sum(BYTES));
@@ -170,11 +187,9 @@ impl<E: Storage> Fs<E> {
         Ok(SnapshotInfo::of(seq, &record))
     }
 
-    /// Checks that no snapshot has the name with this key, and that there is room for one more.
-    fn check_new_snapshot(&self, name_key: &[u8]) -> Result<(), FsError> {
-        if self.engine.get(name_key, Seq::MAX, &mut Vec::new())? {
-            return Err(FsError::Exists);
-        }
+    /// Checks that no snapshot or bookmark has this name, and that there is room for one more snapshot.
+    fn check_new_snapshot(&self, name: &[u8]) -> Result<(), FsError> {
+        self.check_vacant_name(name)?;
         if self.snapshots.count.load(Ordering::Relaxed) >= SNAPSHOTS_MAX {
             return Err(FsError::NoSpace);
         }
@@ -330,8 +345,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         // Alone: no call has made a part of its changes.
         let _exclusive = self.call_gate.enter_exclusive();
         let name_key = Key::SnapshotName(self.volume, name).encode();
-        let _locked = self.engine.lock(&[&name_key]);
-        self.check_new_snapshot(&name_key)?;
+        let _locked = self.engine.lock(&[&name_key, &Key::Bookmark(self.volume, name).encode()]);
+        self.check_new_snapshot(name)?;
         let [inodes, bytes, _] = self.deferred.sums().map(|sum| sum.max(0).cast_unsigned());
         let record = SnapshotRecord { made, inodes, bytes, rule, holds: Vec::new(), name };
         let seq = self.engine.commit_at_newest(&mut |seq, batch| {

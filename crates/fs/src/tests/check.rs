@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use warpfire_format::fs::{
-    CounterId, Dentry, DoorVolume, FileKind, FilesystemRecord, HealthRecord, Inode, InodeContent, Key,
-    LOCAL_INO_MAX, PoolRecordId, SnapshotName, SnapshotRecord, SnapshotRuleRecord, VolumeId, VolumeRecord,
-    WishesRecord, decode_counter, decode_region, decode_xattr, flag, number_from, number_in,
+    BookmarkRecord, CounterId, Dentry, DoorVolume, FileKind, FilesystemRecord, HealthRecord, Inode,
+    InodeContent, Key, LOCAL_INO_MAX, PoolRecordId, SnapshotName, SnapshotRecord, SnapshotRuleRecord,
+    VolumeId, VolumeRecord, WishesRecord, decode_counter, decode_region, decode_xattr, flag, number_from,
+    number_in,
 };
 use warpfire_meta::{Direction, KeyRange, ScanPage, Storage};
 use warpfire_units::Seq;
@@ -114,6 +115,7 @@ impl CheckedTree {
                 assert_eq!(self.snapshots.remove(name), Some(SnapshotName::decode(value).unwrap().seq));
             }
             Key::Volume(_) => unreachable!("taken before"),
+            Key::Bookmark(..) => _ = BookmarkRecord::decode(value).unwrap(),
             Key::SnapshotRule(..) => _ = SnapshotRuleRecord::decode(value).unwrap(),
             Key::Counter(_, id) => _ = self.counters.insert(id as u64, decode_counter(value).unwrap()),
             Key::Inode(_, ino) => {

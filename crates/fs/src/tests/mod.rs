@@ -1,6 +1,7 @@
 //! Shared parts of this crate's tests: a filesystem over the naive engine, and a clock that only tests move.
 
 mod bad_days;
+mod bookmarks;
 mod check;
 mod conflicts;
 mod defragment;

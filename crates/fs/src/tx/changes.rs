@@ -130,6 +130,7 @@ impl ChangesByOthers {
             | Key::Snapshot(..)
             | Key::SnapshotName(..)
             | Key::SnapshotRule(..)
+            | Key::Bookmark(..)
             | Key::Volume(_) => return Ok(true),
         }
         Ok(false)

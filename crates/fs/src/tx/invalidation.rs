@@ -49,6 +49,7 @@ impl<E: Storage> PendingCommit<E> {
                 | Key::Snapshot(..)
                 | Key::SnapshotName(..)
                 | Key::SnapshotRule(..)
+                | Key::Bookmark(..)
                 | Key::Volume(_) => {}
             }
         }

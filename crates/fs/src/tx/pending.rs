@@ -337,6 +337,7 @@ impl<E: Storage> PendingCommit<E> {
                 | Key::Snapshot(..)
                 | Key::SnapshotName(..)
                 | Key::SnapshotRule(..)
+                | Key::Bookmark(..)
                 | Key::Volume(_),
             )
             | Err(_) => (ROOT_INO, &b""[..]),

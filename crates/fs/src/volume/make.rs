@@ -195,7 +195,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let next_ino = self.numbers.first_unreserved().ok_or(FsError::ReadOnlySnapshot)?;
         let next_volume = VolumeId(volume.0 + 1);
         let mut value = Vec::new();
-        FilesystemRecord { next_ino, next_volume }.encode(&mut value);
+        let has_bookmarks = self.snapshots.has_bookmarks();
+        FilesystemRecord { next_ino, next_volume, has_bookmarks }.encode(&mut value);
         // What the origin must not show is in the second part of the commit.
         let mut changes = Batch::new();
         changes.put(&Key::Pool(PoolRecordId::Filesystem).encode(), &value);

@@ -1,4 +1,4 @@
-//! Commits that make and drop persistent snapshots and domains.
+//! Commits that make and drop persistent snapshots, bookmarks and domains.
 //!
 //! # Invariants
 //! 1. A snapshot's seq is the newest one while no commit is in progress, the changes of the sync point hook
@@ -13,6 +13,9 @@
 //!    (`forget_origin`).
 //! 5. The release of an origin counts at once. It changes what readers pass, and no compaction depends on it:
 //!    a crash that takes it back finds the same values through the origin (`domain.rs`, invariant 6).
+//! 6. A bookmark is registered before its record is applied, while a persistent snapshot of its seq is. Both
+//!    removals come later in the log than the record. So whenever a crash takes the bookmark's record back,
+//!    the snapshot's is there. The registration ends after the sync that covers the removal of the record.
 
 use warpfire_env::sync::atomic::Ordering;
 use warpfire_env::{PlantedBug, is_planted};
@@ -230,6 +233,32 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         self.sync(removed)?;
         self.snapshots.forget(seq);
         // Work that came to nothing before may gain space now.
+        self.wake_background();
+        Ok(())
+    }
+
+    /// Makes a bookmark; see `SnapshotStore::keep_bookmark`.
+    pub(crate) fn keep_bookmark(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {
+        self.latch.check()?;
+        assert!(self.snapshots.is_kept(seq), "a bookmark is made of a persistent snapshot");
+        self.snapshots.keep_bookmark(seq);
+        match self.commit(batch, None, Admit::User) {
+            // Nothing was written.
+            Err(error @ CommitError::Failed(_)) => {
+                self.snapshots.forget_bookmark(seq);
+                Err(error)
+            }
+            done => done.map(drop),
+        }
+    }
+
+    /// Drops a bookmark; see `SnapshotStore::drop_bookmark`.
+    pub(crate) fn drop_bookmark(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {
+        debug_assert!(!batch.is_empty(), "the record of the bookmark is removed");
+        let removed = self.commit(batch, None, Admit::Reserve)?;
+        // As for a snapshot: a crash before this is durable brings the record back.
+        self.sync(removed)?;
+        self.snapshots.forget_bookmark(seq);
         self.wake_background();
         Ok(())
     }

@@ -2,7 +2,8 @@
 //!
 //! # Terms
 //! Live snapshots divide the seqs into *strata*: the seqs between two neighbouring snapshots are a stratum. A
-//! reader sees the newest version in its stratum, and through operands the versions below.
+//! reader sees the newest version in its stratum, and through operands the versions below. A version is
+//! *read fully* if some reader sees it whose seq is not faded (`snapshot.rs`), itself or through operands.
 //!
 //! # Invariants
 //! 1. At most one version of each stratum is kept: its newest put or delete with the operands above it folded
@@ -10,7 +11,10 @@
 //! 2. Versions come out from the newest to the oldest. They go in in this order too (assert in `fold`), or
 //!    are brought into it (`sort`).
 //! 3. A delete is dropped only if no older version of its key exists
-//!    (`tests::a_delete_goes_only_when_nothing_is_below`).
+//!    (`tests::a_delete_goes_only_when_nothing_is_below`). What fades stays there, so a delete above it
+//!    stays.
+//! 4. A version that is not read fully fades (`FullReads`, `tests::what_only_bookmarks_show_fades`). Versions
+//!    of the key in other runs do not matter: a newer one there takes readers away, and adds none.
 
 use std::cmp::Reverse;
 
@@ -24,6 +28,8 @@ use crate::schema::{FoldResult, OlderValue, Schema, SchemaError};
 pub(super) struct Readers<'a> {
     /// The seqs that readers may read at, rising.
     pub(super) visible: &'a [Seq],
+    /// Those of them that are faded.
+    pub(super) faded: &'a [Seq],
     /// The last seq at which anybody reads the key, if its domain is removed.
     pub(super) removed_at: Option<Seq>,
     /// No older version of the key exists elsewhere, also not in an origin.
@@ -37,6 +43,51 @@ impl<'a> Readers<'a> {
     pub(super) fn of_key(&self) -> &'a [Seq] {
         let end = self.removed_at.map(|removed| self.visible.partition_point(|seq| *seq <= removed));
         &self.visible[..end.unwrap_or(self.visible.len())]
+    }
+}
+
+/// Finds the strata that are read fully, from the newest to the oldest.
+pub(super) struct FullReads<'a> {
+    readers: Readers<'a>,
+    /// The seq of the stratum above.
+    above: Option<Seq>,
+    /// Whether a full reader of the stratum above sees the versions below it too.
+    passes: bool,
+}
+
+impl<'a> FullReads<'a> {
+    /// For versions below this seq, which hides them from its readers; `None`: nothing is above.
+    pub(super) fn below(above: Option<Seq>, readers: Readers<'a>) -> FullReads<'a> {
+        FullReads { readers, above, passes: false }
+    }
+
+    /// Whether the next stratum, of which this is the newest version, is read fully.
+    pub(super) fn of_next(&mut self, newest: Seq) -> bool {
+        let above = self.above.replace(newest);
+        debug_assert!(above.is_none_or(|above| newest <= above), "strata come from the newest to the oldest");
+        if self.passes || self.readers.faded.is_empty() {
+            return true;
+        }
+        // Later readers read the newest version.
+        if above.is_none() && self.readers.removed_at.is_none() {
+            return true;
+        }
+        let of_key = self.readers.of_key();
+        let count = |seqs: &[Seq]| {
+            let end = above.map_or(seqs.len(), |above| seqs.partition_point(|seq| *seq < above));
+            end.saturating_sub(seqs.partition_point(|seq| *seq < newest))
+        };
+        let faded = self.readers.removed_at.map_or(self.readers.faded, |removed| {
+            &self.readers.faded[..self.readers.faded.partition_point(|seq| *seq <= removed)]
+        });
+        let (all, faded) = (count(of_key), count(faded));
+        debug_assert!(faded <= all, "a faded seq is the seq of a reader");
+        all > faded
+    }
+
+    /// Notes which version was kept of the stratum.
+    pub(super) fn note(&mut self, is_full: bool, kept: Option<VersionKind>) {
+        self.passes = is_full && kept == Some(VersionKind::Merge);
     }
 }
 
@@ -133,13 +184,15 @@ impl VersionGroup {
             let unread = rest.iter().take_while(|v| stratum_of(v.seq) == visible.len()).count();
             rest = &rest[unread..];
         }
+        let mut full_reads = FullReads::below(None, readers);
         while let Some(newest) = rest.first() {
             let stratum = stratum_of(newest.seq);
             let end = rest.iter().position(|v| stratum_of(v.seq) != stratum).unwrap_or(rest.len());
             let (group, below) = rest.split_at(end);
             rest = below;
             let nothing_below = bottom && below.is_empty();
-            let Some(kept) = self.fold_stratum(group, schema, nothing_below, out)? else { continue };
+            let kept = self.keep_stratum(group, (newest.seq, &mut full_reads), schema, nothing_below, out)?;
+            let Some(kept) = kept else { continue };
             let KeptVersion { kind, value, bundle } = kept;
             // Every reader sees this version, so its seq does not matter any more. Seq 0 takes fewest bytes.
             let is_zero = readers.may_be_zero && nothing_below && stratum == 0;
@@ -149,8 +202,53 @@ impl VersionGroup {
         Ok(())
     }
 
+    /// The one version that stands for a stratum's versions `group`, of which the newest has this seq; `None`
+    /// if none is needed. It is faded if it is not read fully.
+    pub(super) fn keep_stratum<'a, S: Schema>(
+        &'a self,
+        group: &[FoldVersion],
+        (newest, full_reads): (Seq, &mut FullReads<'_>),
+        schema: &S,
+        nothing_below: bool,
+        out: &'a mut Vec<u8>,
+    ) -> Result<Option<KeptVersion<'a>>, SchemaError> {
+        debug_assert!(!group.is_empty(), "a stratum has a version");
+        let is_full = full_reads.of_next(newest);
+        let kept = match is_full {
+            true => self.fold_stratum(group, schema, nothing_below, out)?,
+            false => self.fade_stratum(group, schema, nothing_below, out)?,
+        };
+        full_reads.note(is_full, kept.as_ref().map(|kept| kept.kind));
+        Ok(kept)
+    }
+
+    /// As `fold_stratum`, of a stratum that only bookmarks read.
+    fn fade_stratum<'a, S: Schema>(
+        &'a self,
+        group: &[FoldVersion],
+        schema: &S,
+        nothing_below: bool,
+        out: &'a mut Vec<u8>,
+    ) -> Result<Option<KeptVersion<'a>>, SchemaError> {
+        let is_deleted = group.first().is_none_or(|newest| newest.kind == VersionKind::Delete);
+        // Not folded: operands may leave nothing of a value that has faded, although there was one.
+        if let Some(value) = schema.faded(&self.key).filter(|_| !is_deleted) {
+            return Ok(Some(KeptVersion { kind: VersionKind::Put, value, bundle: None }));
+        }
+        let mut faded = Vec::new();
+        let Some(kept) = self.fold_stratum(group, schema, nothing_below, &mut *out)? else { return Ok(None) };
+        let kind = kept.kind;
+        if kind == VersionKind::Delete
+            || !schema.fade(&self.key, kept.value, kind == VersionKind::Merge, &mut faded)?
+        {
+            faded.extend_from_slice(kept.value);
+        }
+        *out = faded;
+        Ok(Some(KeptVersion { kind, value: out, bundle: None }))
+    }
+
     /// The one version that stands for a stratum's versions `group`; `None` if none is needed.
-    pub(super) fn fold_stratum<'a, S: Schema>(
+    fn fold_stratum<'a, S: Schema>(
         &'a self,
         group: &[FoldVersion],
         schema: &S,
@@ -219,7 +317,7 @@ impl VersionGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{ListSchema, clear_item, text_item};
+    use crate::testing::{FADED, ListSchema, clear_item, text_item};
 
     fn fold(
         versions: &[(u64, VersionKind, &[u8])],
@@ -235,17 +333,35 @@ mod tests {
         bottom: bool,
         removed_at: Option<u64>,
     ) -> Vec<(u64, VersionKind, Vec<u8>)> {
+        fold_faded(b"key", versions, visible, &[], bottom, removed_at)
+    }
+
+    fn fold_faded(
+        key: &[u8],
+        versions: &[(u64, VersionKind, &[u8])],
+        visible: &[u64],
+        faded: &[u64],
+        bottom: bool,
+        removed_at: Option<u64>,
+    ) -> Vec<(u64, VersionKind, Vec<u8>)> {
         let mut group = VersionGroup::default();
-        group.begin(b"key");
+        group.begin(key);
         for (seq, kind, value) in versions {
-            group.push(KeyVersion { key: b"key", seq: Seq(*seq), kind: *kind, value }, None);
+            group.push(KeyVersion { key, seq: Seq(*seq), kind: *kind, value }, None);
         }
-        let visible: Vec<Seq> = visible.iter().map(|s| Seq(*s)).collect();
+        let seqs = |seqs: &[u64]| -> Vec<Seq> { seqs.iter().map(|seq| Seq(*seq)).collect() };
+        let (visible, faded) = (seqs(visible), seqs(faded));
         let mut kept = Vec::new();
         group
             .fold::<_, SchemaError>(
                 &ListSchema,
-                Readers { visible: &visible, removed_at: removed_at.map(Seq), bottom, may_be_zero: true },
+                Readers {
+                    visible: &visible,
+                    faded: &faded,
+                    removed_at: removed_at.map(Seq),
+                    bottom,
+                    may_be_zero: true,
+                },
                 &mut Vec::new(),
                 |e, _| {
                     kept.push((e.seq.0, e.kind, e.value.to_vec()));
@@ -270,6 +386,57 @@ mod tests {
         assert_eq!(kept, [9, 3]);
         let kept: Vec<u64> = fold(&versions, &[4, 6, 10], true).iter().map(|k| k.0).collect();
         assert_eq!(kept, [9, 5, 0], "a version that every reader sees has seq 0");
+    }
+
+    #[test]
+    fn what_only_bookmarks_show_fades() {
+        let (a, b, c) = (text_item(b"a"), text_item(b"b"), text_item(b"c"));
+        let (left, left_operand) = (FADED.to_vec(), [clear_item(), FADED.to_vec()].concat());
+        let replaced = [(9, Put, &c[..]), (4, Put, &a)];
+        let fold = |versions: &[(u64, VersionKind, &[u8])], visible: &[u64], faded: &[u64], bottom| {
+            fold_faded(b"key", versions, visible, faded, bottom, None)
+        };
+        assert_eq!(fold(&replaced, &[5, 10], &[5], true), [(9, Put, c.clone()), (0, Put, left.clone())]);
+        assert_eq!(fold(&replaced, &[5, 7, 10], &[5], true), [(9, Put, c.clone()), (0, Put, a.clone())]);
+        // A job without the later version cannot know it.
+        assert_eq!(fold(&replaced[1..], &[5, 10], &[5], false), [(4, Put, a.clone())]);
+        // Full readers see 4 through the operand at 9, and none through that at 7.
+        let operands = [(9, Merge, &c[..]), (4, Put, &a)];
+        assert_eq!(fold(&operands, &[5, 10], &[5], true), [(9, Merge, c.clone()), (0, Put, a.clone())]);
+        let replaced = [(9, Put, &c[..]), (7, Merge, &b), (4, Put, &a)];
+        let expected = [(9, Put, c.clone()), (7, Merge, left_operand), (0, Put, left)];
+        assert_eq!(fold(&replaced, &[5, 8, 10], &[5, 8], true), expected);
+        let expected = [(9, Put, c.clone()), (7, Merge, b.clone()), (0, Put, a.clone())];
+        assert_eq!(fold(&replaced, &[5, 8, 10], &[5], true), expected);
+    }
+
+    /// What operands leave of content says nothing once a part of it has faded.
+    #[test]
+    fn content_fades_to_a_mark_that_it_was_there() {
+        let a = text_item(b"a");
+        let clear = clear_item();
+        let versions = [(9, Delete, &b""[..]), (7, Merge, &clear), (4, Put, &a)];
+        let fold = |versions: &[(u64, VersionKind, &[u8])], visible: &[u64], faded: &[u64]| {
+            fold_faded(b"zz", versions, visible, faded, true, None)
+        };
+        let expected = [(9, Delete, vec![]), (7, Put, FADED.to_vec()), (0, Put, FADED.to_vec())];
+        assert_eq!(fold(&versions, &[5, 8, 10], &[5, 8]), expected);
+        assert_eq!(fold(&versions, &[8, 10], &[8]), [(9, Delete, vec![]), (0, Put, FADED.to_vec())]);
+        // For a full reader the operand leaves nothing.
+        assert_eq!(fold(&versions, &[8, 10], &[]), [(9, Delete, vec![])]);
+        let deleted = [(9, Put, &a[..]), (7, Delete, b""), (4, Put, &a)];
+        let expected = [(9, Put, a.clone()), (7, Delete, vec![]), (0, Put, FADED.to_vec())];
+        assert_eq!(fold(&deleted, &[5, 8, 10], &[5, 8]), expected);
+    }
+
+    #[test]
+    fn of_a_removed_domain_fades_what_no_full_reader_saw() {
+        let versions = [(9, Put, &b"T\x01\x009"[..]), (3, Put, b"T\x01\x003")];
+        let fold =
+            |faded: &[u64], removed| fold_faded(b"key", &versions, &[4, 10, 12], faded, false, Some(removed));
+        assert_eq!(fold(&[10], 11)[0], (9, Put, FADED.to_vec()), "the newest seq reads nothing");
+        assert_eq!(fold(&[4], 11)[0].2, versions[0].2);
+        assert_eq!(fold(&[4], 11)[1].2, FADED);
     }
 
     #[test]

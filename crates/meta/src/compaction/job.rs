@@ -94,6 +94,8 @@ pub(crate) struct RewriteJob<'a, L: LogStore, S: Schema> {
     visible_to_all: Vec<Seq>,
     /// Those of readers of this domain. Every reader of the input reads at one of them or above the last.
     visible: Vec<Seq>,
+    /// Those of them that are faded in every domain.
+    faded: Vec<Seq>,
     in_domain: Option<DomainId>,
     /// References of the values that go in, in bytes by segment.
     before: BTreeMap<SegmentId, u64>,
@@ -145,7 +147,7 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
         // Before the list: a snapshot that is released later counts as one more.
         let released = engine.snapshots.released();
         let (domains, visible) = engine.readers();
-        let (visible, lowest_reader) = (visible.all, visible.lowest_reader);
+        let (faded, lowest_reader, visible) = (visible.faded, visible.lowest_reader, visible.all);
         assert!(visible.is_sorted(), "the seqs of readers are in order");
         assert!(!visible.is_empty(), "the newest seq is always visible");
         let table_set = engine.table_set();
@@ -182,6 +184,7 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
             in_domain: None,
             visible_to_all: visible.clone(),
             visible,
+            faded,
             before,
             folded: Vec::new(),
             relocated: Vec::new(),
@@ -200,7 +203,7 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
     pub(super) fn push(&mut self, group: &VersionGroup) -> Result<(), MetaError> {
         let RewriteJob { engine, scope, relocator, output, past, full_spans, full_runs, .. } = self;
         let RewriteJob { visible, folded, relocated, named, lowest_reader, .. } = self;
-        let RewriteJob { domains, in_domain, visible_to_all, is_past_empty, .. } = self;
+        let RewriteJob { domains, in_domain, visible_to_all, faded, is_past_empty, .. } = self;
         let key = group.key();
         // What a run of the past has of a key stands alone.
         let (mut removed_at, mut bottom) = (None, *scope == JobScope::Past || scope.is_bottom());
@@ -215,7 +218,7 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
             }
         }
         let schema = &engine.schema;
-        let readers = Readers { visible, removed_at, bottom, may_be_zero: *is_past_empty };
+        let readers = Readers { visible, faded, removed_at, bottom, may_be_zero: *is_past_empty };
         let mut values = JobValues { relocator, relocated, named };
         let mut last_span = None;
         let mut emit = |place, entry: KeyVersion<'_>, bundle| {
@@ -292,11 +295,8 @@ impl<L: LogStore, S: Schema> RewriteJob<'_, L, S> {
         let table_set = self.engine.table_set();
         for (run, table) in table_set.tables().filter(|(_, table)| added.contains(&table.entry().id)) {
             if table_set.is_past(run) {
-                table.note_readers(held_readers(
-                    table.entry(),
-                    &self.visible_to_all,
-                    self.domains.as_deref(),
-                ));
+                let seqs = (&self.visible_to_all[..], &self.faded[..]);
+                table.note_readers(held_readers(table.entry(), seqs, self.domains.as_deref()));
             } else if self.scope == JobScope::Bottom
                 // A job of memory retires nothing, so there may be versions to retire.
                 || self.scope == JobScope::BottomOfMemory && table.entry().superseded == 0

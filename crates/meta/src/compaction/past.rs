@@ -1,8 +1,8 @@
 //! The runs of the past: few of each size, and without versions that nobody sees any more.
 //!
-//! # Terms
-//! The *readers* of a table of the past are the held seqs between its lowest and its highest seq: those of
-//! snapshots, and of origins of its domains.
+//! # Terms The *readers* of a table of the past are the held seqs between its lowest and its highest seq:
+//! those of snapshots, and of origins of its domains. One at a seq that is not faded counts as two: first it
+//! fades, then it goes.
 //!
 //! # Invariants
 //! 1. A table without a reader is dropped unread: no version in it is shown at any held seq, and no seq in
@@ -46,17 +46,26 @@ pub(super) enum UnseenPart {
     Any,
 }
 
-/// The number of held seqs that may read a table of the past. `visible` has those of readers of every domain.
-pub(super) fn held_readers(table: &TableDescriptor, visible: &[Seq], domains: Option<&OriginTable>) -> u64 {
+/// The count of the readers of a table of the past. `visible` has the seqs of readers of every domain, and
+/// `faded` those of them that are faded.
+pub(super) fn held_readers(
+    table: &TableDescriptor,
+    (visible, faded): (&[Seq], &[Seq]),
+    domains: Option<&OriginTable>,
+) -> u64 {
     let TableDescriptor { seq_min, seq_max, smallest, largest, .. } = table;
     let removed = domains.and_then(|domains| domains.removed_with(smallest, largest));
     let end = removed.map_or(*seq_max, |removed| Seq(removed.0 + 1).min(*seq_max));
-    let below = |bound: Seq| visible.partition_point(|seq| *seq < bound);
-    let readers = below(end).saturating_sub(below(*seq_min));
+    let between = |seqs: &[Seq]| {
+        let below = |bound: Seq| seqs.partition_point(|seq| *seq < bound);
+        below(end).saturating_sub(below(*seq_min))
+    };
     let is_other = |seq: &Seq| (*seq_min..end).contains(seq) && visible.binary_search(seq).is_err();
     let origins =
         domains.map_or(0, |domains| domains.origins_with(smallest, largest).filter(is_other).count());
-    (readers + origins) as u64
+    let (all, faded) = (between(visible) + origins, between(faded));
+    debug_assert!(faded <= all, "a faded seq is the seq of a reader");
+    (2 * all - faded) as u64
 }
 
 /// Whether a run consists of full spans, each of one key.
@@ -119,7 +128,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let (mut unread, mut shrunk) = (Vec::new(), Vec::new());
         for run in &self.table_set().past {
             for table in &run.tables {
-                let readers = held_readers(table.entry(), &visible.all, domains.as_deref());
+                let readers = held_readers(table.entry(), (&visible.all, &visible.faded), domains.as_deref());
                 let noted = table.noted_readers();
                 let is_shrunk = match part {
                     UnseenPart::Half => noted.is_some_and(|noted| readers <= noted / 2),

@@ -28,7 +28,7 @@ use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::table::{Bundle, KeyVersion, VersionKind};
 use warpfire_units::Seq;
 
-use super::fold::{FoldVersion, KeptVersion, Readers, VersionGroup};
+use super::fold::{FoldVersion, FullReads, KeptVersion, Readers, VersionGroup};
 use crate::schema::{Schema, SchemaError};
 
 /// Bytes of the versions of a full span.
@@ -88,19 +88,22 @@ impl VersionGroup {
         let Some((first, retired, with)) = settled else {
             return self.fold(schema, readers, out, |entry, bundle| emit(KeptIn::Present, entry, bundle));
         };
+        let mut full_reads = FullReads::below(None, readers);
         let mut rest = &all[newest..first];
         while let Some(newest) = rest.first() {
             let (group, below) = rest.split_at(Self::stratum_len(rest, visible));
             rest = below;
-            if let Some(kept) = self.fold_stratum(group, schema, false, out)? {
-                self.emit_kept(KeptIn::Present, newest.seq, kept, emit)?;
+            let seq = newest.seq;
+            if let Some(kept) = self.keep_stratum(group, (seq, &mut full_reads), schema, false, out)? {
+                self.emit_kept(KeptIn::Present, seq, kept, emit)?;
             }
         }
         let replaced_by = all[first].seq;
-        if let Some(kept) = self.fold_stratum(&all[first..with], schema, bottom, out)? {
+        let settled = &all[first..with];
+        if let Some(kept) = self.keep_stratum(settled, (replaced_by, &mut full_reads), schema, bottom, out)? {
             self.emit_kept(KeptIn::Present, replaced_by, kept, emit)?;
         }
-        self.emit_span(schema, (&all[retired..], replaced_by), (visible, bottom), out, emit)
+        self.emit_span(schema, (&all[retired..], replaced_by), readers, out, emit)
     }
 
     /// Chooses the versions that stay in the past, of one span or of several.
@@ -116,7 +119,7 @@ impl VersionGroup {
         let visible = readers.of_key();
         // Damaged metadata may lack the delete. Then the newest version is shown up to its own seq only.
         let of_end = Self::stratum_len(all, visible);
-        self.emit_span(schema, (&all[of_end..], newest.seq), (visible, readers.bottom), out, emit)
+        self.emit_span(schema, (&all[of_end..], newest.seq), readers, out, emit)
     }
 
     /// Number of the first versions that settle the newest of them. `None`: it cannot be settled.
@@ -145,16 +148,19 @@ impl VersionGroup {
         emit(place, KeyVersion { key: self.key(), seq, kind, value }, bundle)
     }
 
-    /// Writes a span that ends at a seq, divided if it is long. `bottom`: nothing is below it.
+    /// Writes a span that ends at a seq, divided if it is long.
     fn emit_span<S: Schema, E: From<SchemaError>>(
         &self,
         schema: &S,
         (span, end): (&[FoldVersion], Seq),
-        (visible, bottom): (&[Seq], bool),
+        readers: Readers<'_>,
         out: &mut Vec<u8>,
         emit: &mut Emit<'_, E>,
     ) -> Result<(), E> {
         let Some(newest) = span.first() else { return Ok(()) };
+        let (visible, bottom) = (readers.of_key(), readers.bottom);
+        // Above it is a put or a delete, so nobody reads it through operands.
+        let mut full_reads = FullReads::below(Some(end), readers);
         let end = if is_planted(PlantedBug::PastEndsEarly) { end.min(Seq(newest.seq.0 + 1)) } else { end };
         let bytes: usize = span.iter().map(|v| v.len + VERSION_BYTES).sum();
         // The newest part is the rest: it merges with later versions, and the others are full for good.
@@ -174,18 +180,21 @@ impl VersionGroup {
             };
             let nothing_below = bottom && with == rest.len();
             let ends_span = is_last && (!settles || with > group.len() || nothing_below);
-            if let Some(kept) = self.fold_stratum(&rest[..with], schema, nothing_below, out)? {
+            let seq = newest.seq.max(SEEN_BY_ALL);
+            let folded = &rest[..with];
+            if let Some(kept) =
+                self.keep_stratum(folded, (seq, &mut full_reads), schema, nothing_below, out)?
+            {
                 let place = KeptIn::Past(number);
-                if let Some(seq) = ends_at.take() {
-                    let end = KeptVersion { kind: VersionKind::Delete, value: &[], bundle: None };
-                    self.emit_kept(place, seq, end, emit)?;
+                if let Some(end) = ends_at.take() {
+                    let delete = KeptVersion { kind: VersionKind::Delete, value: &[], bundle: None };
+                    self.emit_kept(place, end, delete, emit)?;
                 }
-                let seq = newest.seq.max(SEEN_BY_ALL);
                 // No reader of the past takes a bundle.
                 self.emit_kept(place, seq, KeptVersion { bundle: None, ..kept }, emit)?;
             }
             if ends_span {
-                (number, room, ends_at) = (number + 1, SPAN_BYTES, Some(newest.seq.max(SEEN_BY_ALL)));
+                (number, room, ends_at) = (number + 1, SPAN_BYTES, Some(seq));
             }
             rest = below;
         }
@@ -223,7 +232,7 @@ mod tests {
     }
 
     fn readers(visible: &[Seq]) -> Readers<'_> {
-        Readers { visible, removed_at: None, bottom: true, may_be_zero: true }
+        Readers { visible, faded: &[], removed_at: None, bottom: true, may_be_zero: true }
     }
 
     fn seqs(seqs: &[u64]) -> Vec<Seq> {

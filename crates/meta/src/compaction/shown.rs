@@ -61,7 +61,7 @@ impl VersionGroup {
             self.versions.is_sorted_by(|newer, older| newer.seq >= older.seq),
             "the versions of a key come from the newest to the oldest"
         );
-        let readers = Readers { visible, removed_at, bottom, may_be_zero: false };
+        let readers = Readers { visible, faded: &[], removed_at, bottom, may_be_zero: false };
         let visible = readers.of_key();
         let stratum_of = |version: &FoldVersion| visible.partition_point(|seq: &Seq| *seq < version.seq);
         let (mut folded, mut rest) = (Folded::default(), self.versions.as_slice());

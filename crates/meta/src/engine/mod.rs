@@ -237,9 +237,14 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let mut domains = self.domains.get();
         loop {
             // After the domains: the readers of a domain that is removed by now are in the list.
-            let visible = self.visible();
+            let mut visible = self.visible();
             let now = self.domains.get();
             if domains.as_ref().map(Arc::as_ptr) == now.as_ref().map(Arc::as_ptr) {
+                // A clone reads whole values at the seq of its origin.
+                if let Some(table) = domains.as_deref().filter(|_| !visible.faded.is_empty()) {
+                    let origins: BTreeSet<Seq> = table.origins_with(&[], &[]).collect();
+                    visible.faded.retain(|seq| !origins.contains(seq));
+                }
                 return (domains, visible);
             }
             domains = now;

@@ -230,6 +230,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         if !is_planted(PlantedBug::SnapshotsUnreadAtOpen) {
             inner.keep_snapshots()?;
         }
+        inner.keep_bookmarks()?;
         inner.keep_domains()?;
         if inner.options.read_only {
             inner.latch.read_only();
@@ -264,6 +265,25 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         })?;
         if unknown > 0 {
             tracing::warn!(name: "snapshots_unknown", "records of snapshots are damaged; these are not shown");
+        }
+        Ok(())
+    }
+
+    /// Registers the bookmarks that the map names. As `keep_snapshots` for records that cannot be read.
+    fn keep_bookmarks(&self) -> Result<(), MetaError> {
+        let Some(range) = self.schema.bookmark_range() else { return Ok(()) };
+        let newest = self.newest();
+        let unknown =
+            self.each_record(range, &mut |key, value| match self.schema.bookmark_seq(key, value)? {
+                // The record has a later seq than the snapshot had.
+                Some(seq) if seq < newest => {
+                    self.snapshots.keep_bookmark(seq);
+                    Ok(())
+                }
+                _ => Err(SNAPSHOT_OF_THE_FUTURE.into()),
+            })?;
+        if unknown > 0 {
+            tracing::warn!(name: "bookmarks_unknown", "records of bookmarks are damaged; these are not shown");
         }
         Ok(())
     }

@@ -158,6 +158,18 @@ impl<L: LogStore, S: Schema> SnapshotStore for Engine<L, S> {
         self.inner.drop_snapshot(seq, batch)
     }
 
+    fn keep_bookmark(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {
+        self.inner.keep_bookmark(seq, batch)
+    }
+
+    fn drop_bookmark(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {
+        self.inner.drop_bookmark(seq, batch)
+    }
+
+    fn bookmark_at(&self, seq: Seq) -> Option<EngineSnapshot> {
+        self.inner.snapshots.acquire_bookmark(seq)
+    }
+
     fn snapshot_at(&self, seq: Seq) -> Option<EngineSnapshot> {
         self.inner.snapshots.acquire_persistent(seq)
     }

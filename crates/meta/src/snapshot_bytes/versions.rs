@@ -41,8 +41,8 @@ pub(crate) struct VersionSources<L: LogStore> {
     in_memory: Vec<MemoryVersion>,
     table_set: Arc<TableSet<L>>,
     pub(crate) domains: Option<Arc<OriginTable>>,
-    /// The seqs at which every domain is read, rising. The last one is that of the present, which sees every
-    /// version.
+    /// The seqs at which every domain is read fully, rising: bookmarks need no slice. The last one is that of
+    /// the present, which sees every version.
     pub(crate) visible: Vec<Seq>,
 }
 
@@ -71,7 +71,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             "the versions of a key come from the newest to the oldest"
         );
         let (domains, visible) = self.readers();
-        let mut visible = visible.all;
+        let mut visible = visible.fully();
         visible.push(Seq::MAX);
         VersionSources { in_memory, table_set, domains, visible }
     }

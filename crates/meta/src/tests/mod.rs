@@ -1,5 +1,6 @@
 //! The engine against its naive twin, against crashes, threads and full pools.
 
+mod bookmarks;
 mod bundles;
 mod census;
 mod conflicts;

@@ -10,12 +10,12 @@ use super::census::check_counts;
 use super::snapshot_bytes::check_snapshot_bytes;
 use crate::domain::{DomainId, DomainOrigin, DomainRecord, ORIGINS_MAX};
 use crate::testing::{
-    ListItem, ListSchema, Rng, clear_item, domain_key, domain_value, items, pointer_item, resolved,
-    snapshot_key, text_item,
+    ListItem, ListSchema, Rng, bookmark_key, bookmark_value, clear_item, domain_key, domain_value, items,
+    pointer_item, resolved, snapshot_key, text_item,
 };
 use crate::{
     Background, Batch, Direction, DomainPart, Engine, EngineOptions, EngineSnapshot, KeyRange, MapStore,
-    ReadSet, ScanPage, SliceStore, SnapshotStore, Store, WantedBytes,
+    ReadSet, ScanPage, SeqRange, SliceStore, SnapshotStore, Store, WantedBytes,
 };
 
 type TestEngine = Engine<MemLog, ListSchema>;
@@ -36,6 +36,8 @@ enum HistoryStep {
     Commit(Batch),
     MakeSnapshot,
     DropSnapshot(Seq),
+    KeepBookmark(u64, Seq),
+    DropBookmark(u64, Seq),
     MakeDomain(DomainId, DomainId, Option<Seq>),
     RemoveDomain(DomainId),
     ForgetDomain(DomainId),
@@ -110,6 +112,18 @@ fn drop_snapshot(store: &impl SnapshotStore, seq: Seq) {
     store.drop_snapshot(seq, &batch).unwrap();
 }
 
+pub(super) fn keep_bookmark(store: &impl SnapshotStore, number: u64, seq: Seq) {
+    let mut batch = Batch::new();
+    batch.put(&bookmark_key(number), &bookmark_value(seq));
+    store.keep_bookmark(seq, &batch).unwrap();
+}
+
+pub(super) fn drop_bookmark(store: &impl SnapshotStore, number: u64, seq: Seq) {
+    let mut batch = Batch::new();
+    batch.delete(&bookmark_key(number));
+    store.drop_bookmark(seq, &batch).unwrap();
+}
+
 /// The items of a range of the bytes of a value.
 fn part_of(value: &[u8], range: Range<usize>) -> Vec<u8> {
     let (mut part, mut at) = (Vec::new(), 0);
@@ -142,6 +156,9 @@ struct EngineAndTwin {
     history: Vec<HistoryStep>,
     /// The persistent snapshots.
     kept: BTreeSet<Seq>,
+    /// The bookmarks, by number.
+    bookmarks: BTreeMap<u64, Seq>,
+    next_bookmark: u64,
     /// The domains with a record.
     domains: BTreeMap<DomainId, DomainRecord>,
     next_domain: u32,
@@ -161,6 +178,8 @@ impl EngineAndTwin {
             twin: MapStore::new(ListSchema),
             history: Vec::new(),
             kept: BTreeSet::new(),
+            bookmarks: BTreeMap::new(),
+            next_bookmark: 0,
             domains: BTreeMap::new(),
             next_domain: 0,
             synced: Seq(0),
@@ -497,6 +516,7 @@ impl EngineAndTwin {
         assert_eq!(self.history.len(), newest.0 as usize, "a commit came from nowhere");
         self.twin = MapStore::new(ListSchema);
         self.kept.clear();
+        self.bookmarks.clear();
         self.domains.clear();
         for step in &self.history {
             match step {
@@ -505,6 +525,14 @@ impl EngineAndTwin {
                 HistoryStep::DropSnapshot(seq) => {
                     drop_snapshot(&self.twin, *seq);
                     self.kept.remove(seq);
+                }
+                HistoryStep::KeepBookmark(number, seq) => {
+                    keep_bookmark(&self.twin, *number, *seq);
+                    self.bookmarks.insert(*number, *seq);
+                }
+                HistoryStep::DropBookmark(number, seq) => {
+                    drop_bookmark(&self.twin, *number, *seq);
+                    self.bookmarks.remove(number);
                 }
                 HistoryStep::MakeDomain(domain, from, at) => {
                     self.domains.insert(*domain, make_domain(&self.twin, *domain, *from, *at));
@@ -531,6 +559,9 @@ impl EngineAndTwin {
         self.synced = newest;
         for seq in &self.kept {
             assert!(self.engine.snapshot_at(*seq).is_some(), "the crash lost the snapshot at {seq:?}");
+        }
+        for seq in self.bookmarks.values() {
+            assert!(self.engine.bookmark_at(*seq).is_some(), "the crash lost the bookmark of {seq:?}");
         }
     }
 
@@ -566,6 +597,56 @@ impl EngineAndTwin {
         check_snapshot_bytes(&self.engine, &listed, &others, &self.domains);
     }
 
+    /// Makes a bookmark of one of the persistent snapshots, if there is one.
+    fn keep_bookmark(&mut self) {
+        let n = self.rng.below(self.kept.len().max(1) as u64) as usize;
+        let Some(&seq) = self.kept.iter().nth(n) else { return };
+        let number = self.next_bookmark;
+        self.next_bookmark += 1;
+        keep_bookmark(&self.engine, number, seq);
+        keep_bookmark(&self.twin, number, seq);
+        self.history.push(HistoryStep::KeepBookmark(number, seq));
+        self.bookmarks.insert(number, seq);
+    }
+
+    /// Drops one of the bookmarks, if there is one.
+    fn drop_bookmark(&mut self) {
+        let n = self.rng.below(self.bookmarks.len().max(1) as u64) as usize;
+        let Some((&number, &seq)) = self.bookmarks.iter().nth(n) else { return };
+        drop_bookmark(&self.engine, number, seq);
+        drop_bookmark(&self.twin, number, seq);
+        self.history.push(HistoryStep::DropBookmark(number, seq));
+        self.bookmarks.remove(&number);
+        self.synced = Seq(self.history.len() as u64);
+    }
+
+    /// Checks what a bookmark is for: whether a key has changed since, and whether it was there.
+    fn check_bookmark(&mut self) {
+        let n = self.rng.below(self.bookmarks.len().max(1) as u64) as usize;
+        let Some(&seq) = self.bookmarks.values().nth(n) else { return };
+        let (tour, newest) = (self.engine.bookmark_at(seq).unwrap(), self.engine.snapshot());
+        let commits = SeqRange { after: tour.seq(), upto: newest.seq() };
+        for _ in 0..20 {
+            let key = self.key();
+            let past = [&key[..], &[0]].concat();
+            let range = KeyRange { start: &key, end: Some(&past) };
+            let is_listed = !self.engine.changed_between(range, commits, 1).unwrap().is_empty();
+            let (mut value, mut then, mut now) = (Vec::new(), Vec::new(), Vec::new());
+            let found = self.engine.get(&key, seq, &mut value).unwrap();
+            let was = self.twin.get(&key, seq, &mut then).unwrap();
+            let is = self.twin.get(&key, Seq::MAX, &mut now).unwrap();
+            let stands_for_any = key.ends_with(b"zz");
+            assert!(found == was || found && stands_for_any, "{key:?} at {seq:?}");
+            // Of a domain that is made later every key is new, and none has a version.
+            let is_older = |d: &DomainRecord| d.origin.is_none_or(|origin| origin.seq < seq);
+            let domain = key.first_chunk().and_then(|domain| self.domains.get(domain));
+            if domain.is_none_or(is_older) {
+                assert!(is_listed || (was, then) == (is, now), "{key:?} after {seq:?}");
+            }
+            resolved(&value, |slice, buf| self.engine.log().read(slice, buf)).unwrap();
+        }
+    }
+
     fn step(&mut self) {
         match self.rng.below(1000) {
             0..600 => self.commit(),
@@ -575,14 +656,18 @@ impl EngineAndTwin {
             680..690 => self.make_snapshot(),
             690..700 => self.drop_snapshot(),
             700..706 => self.make_domain(),
-            706..710 => self.remove_domain(),
+            706..709 => self.remove_domain(),
+            709 => self.drop_bookmark(),
             710..714 => {
                 self.forget_domain();
             }
             714..717 => self.release_origin(),
             717..722 => self.forget_origin(),
             722..726 => self.check_parts(),
-            726..800 => self.check_get(),
+            726..732 => self.keep_bookmark(),
+            732..752 => self.check_bookmark(),
+            752..757 => self.drop_bookmark(),
+            757..800 => self.check_get(),
             800..880 => self.check_scan(),
             880..920 if self.held.len() < 5 => {
                 self.held.push((self.engine.snapshot(), self.twin.snapshot()));
@@ -628,6 +713,12 @@ fn run(seed: u64, steps: usize) {
     world.held.clear();
     while !world.kept.is_empty() {
         world.drop_snapshot();
+    }
+    for _ in 0..20 {
+        world.check_bookmark();
+    }
+    while !world.bookmarks.is_empty() {
+        world.drop_bookmark();
     }
     while !world.live_domains().is_empty() {
         world.remove_domain();

@@ -1,5 +1,6 @@
 //! Streams: snapshots and the changes between them, sent from one filesystem and received by another.
 
+mod bookmarks;
 mod cuts;
 mod hostile;
 mod trees;
@@ -16,8 +17,8 @@ use super::TestRandom;
 use crate::acl::{Acl, AclEntry, AclTag, Caller, Perm, XATTR_ACCESS, XATTR_DEFAULT};
 use crate::{
     AllocMode, FileKind, Follow, Fs, FsError, NewMode, NodeRef, Position, ReceiveError, ReceiveTarget,
-    ReceivedTree, Receiver, RenameMode, STREAM_MARK_BYTES, Seek, SendOrder, SentStream, SetAttr, SetTime,
-    XattrMode,
+    ReceivedTree, Receiver, RenameMode, STREAM_MARK_BYTES, Seek, SendBase, SendOrder, SentStream, SetAttr,
+    SetTime, XattrMode,
 };
 
 const ROOT: Caller<'static> = Caller::ROOT;
@@ -119,7 +120,7 @@ fn same(found: &Picture, wanted: &Picture, what: &str) {
     assert!(extra.is_none(), "{what}: {:?} is too much", extra.map(|path| String::from_utf8_lossy(path)));
 }
 
-/// A stream, whole.
+/// A stream, whole. The base is a snapshot or a bookmark.
 fn stream<E: Storage + SnapshotStore>(fs: &Fs<E>, base: Option<&str>, snapshot: &str, root: &str) -> Vec<u8> {
     send(fs, base, snapshot, root, None).0
 }
@@ -131,12 +132,13 @@ fn send<E: Storage + SnapshotStore>(
     root: &str,
     continued_at: Option<StreamMark>,
 ) -> (Vec<u8>, SentStream) {
-    let base = base.map(|base| fs.snapshot(base.as_bytes()).unwrap());
+    let bookmark = base.and_then(|base| fs.bookmark(base.as_bytes()).ok());
+    let base = base.filter(|_| bookmark.is_none()).map(|base| fs.snapshot(base.as_bytes()).unwrap());
     let snapshot = fs.snapshot(snapshot.as_bytes()).unwrap();
     let order = SendOrder {
         pool: pool(),
         snapshot: &snapshot,
-        base: base.as_ref(),
+        base: base.as_ref().map(SendBase::Snapshot).or(bookmark.as_ref().map(SendBase::Bookmark)),
         root: root.as_bytes(),
         continued_at,
         mark_bytes: STREAM_MARK_BYTES,

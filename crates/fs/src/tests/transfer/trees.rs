@@ -13,6 +13,18 @@ fn chain<E: Storage + SnapshotStore>(
     root: &str,
     between: &dyn Fn(&E, &mut TestRandom),
 ) {
+    chain_by(source, other, (seed, steps), root, between, &|name| name);
+}
+
+/// As `chain`. `base_of` gets the name of a snapshot that was sent, and returns the name of the next base.
+pub(super) fn chain_by<E: Storage + SnapshotStore>(
+    source: &Fs<E>,
+    other: &Arc<Fs<E>>,
+    (seed, steps): (u64, u64),
+    root: &str,
+    between: &dyn Fn(&E, &mut TestRandom),
+    base_of: &dyn Fn(String) -> String,
+) {
     let mut random = TestRandom(seed);
     if root != "/" {
         source.mkdir(&ROOT, &source.root(), &root.as_bytes()[1..], NewMode::exact(0o755)).unwrap();
@@ -53,7 +65,8 @@ fn chain<E: Storage + SnapshotStore>(
         // Counters reach their records at a sync point.
         other.sync().unwrap();
         crate::tests::check::check(&**other.engine(), &what);
-        before = Some(name);
+        drop(then);
+        before = Some(base_of(name));
     }
 }
 
