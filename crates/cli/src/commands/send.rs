@@ -24,6 +24,9 @@ Examples:
   warpfire send pool tuesday --since monday | ssh backup warpfire receive \\
       /mnt:/copies/pool
                                      only the changes since monday
+  warpfire send pool tuesday --since sent
+                                     since a snapshot that is deleted: see
+                                     'warpfire snapshot bookmark'
   warpfire send /mnt monday --below /srv > srv.stream
   ssh backup warpfire receive --token /mnt:/copies/pool
                                      after a cut: where the stream goes on
@@ -47,7 +50,7 @@ pub struct Args {
     #[arg(value_name = "SNAPSHOT", required_unless_present = "resume", conflicts_with = "resume")]
     snapshot: Option<OsString>,
 
-    /// Send only the changes since this older snapshot, which the receiver has.
+    /// Send only the changes since this older snapshot, which the receiver has. A bookmark of it will do.
     #[arg(long, value_name = "OLDER", conflicts_with = "resume")]
     since: Option<OsString>,
 
@@ -123,12 +126,20 @@ pub fn send_from(pool: &Warpfire, order: &SendOrder, out: &mut dyn Write) -> Res
 
 /// Says which of the names does not exist.
 fn missing(pool: &Warpfire, order: &SendOrder) -> Failure {
-    let names = std::iter::once(&order.snapshot).chain(&order.since);
-    for name in names.map(|name| OsStr::from_bytes(name)) {
-        if pool.open_snapshot(name).is_err() {
-            return Failure::new(format_args!("the pool has no snapshot {}", quoted(name)))
-                .hint("'warpfire snapshot list' shows them, and 'warpfire snapshot create' makes one");
-        }
+    let is_bookmark =
+        |name: &OsStr| pool.bookmarks().is_ok_and(|found| found.iter().any(|bookmark| bookmark.name == name));
+    let snapshot = OsStr::from_bytes(&order.snapshot);
+    if pool.open_snapshot(snapshot).is_err() {
+        let hint = match is_bookmark(snapshot) {
+            true => "that is a bookmark: it has no files, and only --since takes one",
+            false => "'warpfire snapshot list' shows them, and 'warpfire snapshot create' makes one",
+        };
+        return Failure::new(format_args!("the pool has no snapshot {}", quoted(snapshot))).hint(hint);
+    }
+    let since = order.since.as_deref().map(OsStr::from_bytes);
+    if let Some(name) = since.filter(|name| pool.open_snapshot(name).is_err() && !is_bookmark(name)) {
+        return Failure::new(format_args!("the pool has no snapshot or bookmark {}", quoted(name)))
+            .hint("'warpfire snapshot list' shows them; a bookmark is made before its snapshot is deleted");
     }
     let below = OsStr::from_bytes(order.below.as_deref().unwrap_or_default());
     Failure::new(format_args!("the snapshot has no directory {}", quoted(below)))

@@ -2,6 +2,7 @@
 //!
 //! The server of a mounted pool does the work. A pool that is not mounted is opened for it.
 
+mod bookmark;
 mod diff;
 mod rollback;
 mod rule;
@@ -21,6 +22,7 @@ use warpfire_terminal::{
     shown,
 };
 
+pub use bookmark::{WireBookmark, bookmark_in, bookmarks_in, delete_bookmark_in};
 pub use diff::{DiffOrder, diff_in, encoded};
 pub use rollback::{WireRollback, rolled_back};
 pub use rule::{RuleAnswer, RuleOrder, rule_in};
@@ -49,6 +51,9 @@ Examples:
   warpfire snapshot rollback pool monday  make the files what they were then
   warpfire snapshot hold pool monday backup
                                           nobody deletes it until 'release'
+  warpfire snapshot bookmark pool monday sent
+                                          delete monday, and still send what
+                                          has changed since: send --since sent
   warpfire snapshot rule add pool hourly --every 1h --keep 24h,30d
   warpfire snapshot delete pool monday tuesday
   warpfire snapshot delete --dry-run pool ..friday
@@ -66,14 +71,16 @@ pub struct Args {
 enum SnapshotCommand {
     /// Keep a pool as it is now, under a name.
     Create(CreateArgs),
-    /// Show the snapshots of a pool, from the oldest to the newest.
+    /// Show the snapshots of a pool, from the oldest to the newest, and then its bookmarks.
     List(ListArgs),
-    /// Delete snapshots of a pool.
+    /// Delete snapshots and bookmarks of a pool.
     Delete(DeleteArgs),
     /// Show the changes since a snapshot, or between two.
     Diff(diff::Args),
     /// Make the files of a pool what a snapshot shows.
     Rollback(rollback::Args),
+    /// Remember the moment of a snapshot, so that changes since can be sent when it is deleted.
+    Bookmark(bookmark::Args),
     /// Keep a snapshot from being deleted.
     Hold(HoldArgs),
     /// Take a hold away.
@@ -118,12 +125,13 @@ struct DeleteArgs {
     #[arg(value_name = "POOL")]
     pool: OsString,
 
-    /// The snapshots. `A..B` is all from A to B, `..B` all up to B, `A..` all from A on.
+    /// The snapshots and bookmarks. `A..B` is all snapshots from A to B, `..B` all up to B, `A..` all from A
+    /// on.
     #[arg(value_name = "NAME", required = true)]
     names: Vec<OsString>,
 
-    /// Show which snapshots would be deleted and how many bytes that frees, and delete none. All metadata is
-    /// read for it.
+    /// Show what would be deleted and how many bytes that frees, and delete nothing. All metadata is read for
+    /// it.
     #[arg(long)]
     dry_run: bool,
 }
@@ -308,8 +316,10 @@ fn of_snapshot(name: &[u8], error: &warpfire::Error) -> Failure {
     let shown = quoted(OsStr::from_bytes(name));
     match error.kind() {
         ErrorKind::NotFound => no_snapshot(name),
-        ErrorKind::AlreadyExists => Failure::new(format_args!("the pool has a snapshot {shown} already"))
-            .hint("choose another name, or delete that snapshot first"),
+        ErrorKind::AlreadyExists => {
+            Failure::new(format_args!("the pool has a snapshot or bookmark {shown} already"))
+                .hint("choose another name, or delete that one first")
+        }
         ErrorKind::Held => Failure::new(format_args!("snapshot {shown} is not deleted: {error}"))
             .hint("'warpfire snapshot release' takes a hold away"),
         ErrorKind::InvalidInput => Failure::usage(format_args!("{shown} is no name for a snapshot")).hint(
@@ -332,6 +342,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         SnapshotCommand::Delete(args) => delete(args),
         SnapshotCommand::Diff(args) => diff::run(args),
         SnapshotCommand::Rollback(args) => rollback::run(args),
+        SnapshotCommand::Bookmark(args) => bookmark::run(args),
         SnapshotCommand::Hold(args) => hold(args, false),
         SnapshotCommand::Release(args) => hold(args, true),
         SnapshotCommand::Rule(args) => rule::run(args),
@@ -418,35 +429,39 @@ fn all(next: impl Fn(u64) -> Result<Vec<WireSnapshot>, Failure>) -> Result<Vec<W
     }
 }
 
-/// All snapshots of a pool, from the oldest to the newest.
-fn find_all(pool: &PoolName) -> Result<Vec<WireSnapshot>, Failure> {
-    if ServerConnection::of_pool(pool)?.is_none() {
+/// All snapshots and all bookmarks of a pool, each from the oldest to the newest.
+fn find_all(pool: &PoolName) -> Result<(Vec<WireSnapshot>, Vec<WireBookmark>), Failure> {
+    let Some(server) = ServerConnection::of_pool(pool)? else {
         let opened = pool::open_as(&Pool::options().read_only(true), pool)?;
-        return all(|after| list_in(&opened, after));
-    }
-    all(|after| {
+        return Ok((all(|after| list_in(&opened, after))?, bookmarks_in(&opened)?));
+    };
+    let bookmarks = bookmark::ask_all(server)?;
+    let snapshots = all(|after| {
         // A connection is for one request.
         let server = ServerConnection::of_pool(pool)?.ok_or_else(foreign_answer)?;
         match server.ask(Request::ListSnapshots { after }, |_| ())? {
             Answer::SnapshotsListed(next) => Ok(next),
             _ => Err(foreign_answer()),
         }
-    })
+    })?;
+    Ok((snapshots, bookmarks))
 }
 
 fn list(args: &ListArgs) -> Result<(), Failure> {
     let pool = PoolName::new(&args.pool);
-    let found = find_all(&pool)?;
+    let (found, bookmarks) = find_all(&pool)?;
     let space = match args.space {
         true => WireSpace::of_all(&pool, &found)?,
         false => vec![None; found.len()],
     };
     if is_json() {
         let mut listed = found.iter().zip(&space);
-        return listed.try_for_each(|(snapshot, space)| print_json(&ListedOutput::new(snapshot, *space)));
+        listed.try_for_each(|(snapshot, space)| print_json(&ListedOutput::new(snapshot, *space)))?;
+        return bookmarks.iter().try_for_each(|bookmark| print_json(&bookmark.document()));
     }
     if found.is_empty() {
-        return print("the pool has no snapshots\n");
+        print("the pool has no snapshots\n")?;
+        return bookmark::print_list(&bookmarks);
     }
     let of_space: &[&str] = if args.space { &["frees alone", "frees with older"] } else { &[] };
     let heads = [&["name", "made", "inodes", "bytes of files"], of_space, &["rule", "holds"]].concat();
@@ -455,11 +470,12 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
         columns.row(snapshot.cells(*space, args.space));
     }
     let total = if args.space { WireSpace::total(&space) } else { String::new() };
-    print(format!("{columns}{total}"))
+    print(format!("{columns}{total}"))?;
+    bookmark::print_list(&bookmarks)
 }
 
 /// The snapshots that arguments name, of all from the oldest to the newest.
-fn chosen(found: &[WireSnapshot], arguments: &[OsString]) -> Result<Vec<WireSnapshot>, Failure> {
+fn chosen(found: &[WireSnapshot], arguments: &[&OsString]) -> Result<Vec<WireSnapshot>, Failure> {
     let place = |name: &[u8]| {
         found.iter().position(|snapshot| snapshot.name == name).ok_or_else(|| no_snapshot(name))
     };
@@ -489,20 +505,34 @@ fn chosen(found: &[WireSnapshot], arguments: &[OsString]) -> Result<Vec<WireSnap
 
 fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     let pool = PoolName::new(&args.pool);
-    let found = find_all(&pool)?;
-    let chosen = chosen(&found, &args.names)?;
+    let (found, marks) = find_all(&pool)?;
+    let is_mark = |name: &&OsString| marks.iter().any(|mark| mark.is_named(name.as_bytes()));
+    // No name is of a snapshot and of a bookmark.
+    let (marked, named): (Vec<&OsString>, Vec<&OsString>) = args.names.iter().partition(is_mark);
+    let chosen = chosen(&found, &named)?;
+    let marks: Vec<&WireBookmark> =
+        marks.iter().filter(|mark| marked.iter().any(|name| mark.is_named(name.as_bytes()))).collect();
     if args.dry_run {
         chosen.iter().try_for_each(|snapshot| report_deleted(snapshot, "would be deleted"))?;
-        return space::report_freed(&pool, &found, &chosen);
+        bookmark::delete(&pool, &marks, true)?;
+        return if chosen.is_empty() { Ok(()) } else { space::report_freed(&pool, &found, &chosen) };
     }
-    if ServerConnection::of_pool(&pool)?.is_none() {
-        return with_pool(&pool, |pool| {
+    delete_snapshots(&pool, chosen)?;
+    bookmark::delete(&pool, &marks, false)
+}
+
+fn delete_snapshots(pool: &PoolName, chosen: Vec<WireSnapshot>) -> Result<(), Failure> {
+    if chosen.is_empty() {
+        return Ok(());
+    }
+    if ServerConnection::of_pool(pool)?.is_none() {
+        return with_pool(pool, |pool| {
             chosen.iter().try_for_each(|named| report_deleted(&delete_in(pool, &named.name)?, "is deleted"))
         });
     }
     for named in chosen {
         // A connection is for one request.
-        let server = ServerConnection::of_pool(&pool)?.ok_or_else(foreign_answer)?;
+        let server = ServerConnection::of_pool(pool)?.ok_or_else(foreign_answer)?;
         match server.ask(Request::DeleteSnapshot { name: named.name }, |_| ())? {
             Answer::SnapshotDeleted(snapshot) => report_deleted(&snapshot, "is deleted")?,
             _ => return Err(foreign_answer()),
@@ -539,7 +569,8 @@ mod tests {
             .collect();
         let of = |words: &[&str]| {
             let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-            let chosen = chosen(&found, &words).map_err(|failure| failure.to_string())?;
+            let chosen =
+                chosen(&found, &words.iter().collect::<Vec<_>>()).map_err(|failure| failure.to_string())?;
             Ok::<_, String>(chosen.iter().map(|snapshot| snapshot.number).collect::<Vec<_>>())
         };
         assert_eq!(of(&["wed", "mon", "mon"]), Ok(vec![1, 4]));

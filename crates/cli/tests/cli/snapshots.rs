@@ -245,7 +245,7 @@ fn what_cannot_be_done_with_snapshots_is_refused_with_its_reason() {
         (
             "snapshot create pool s",
             1,
-            "the pool has a snapshot s already; choose another name, or delete that snapshot first",
+            "the pool has a snapshot or bookmark s already; choose another name, or delete that one first",
         ),
         ("snapshot delete pool t", 1, "the pool has no snapshot t; 'warpfire snapshot list' shows them"),
         (

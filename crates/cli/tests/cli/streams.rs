@@ -154,6 +154,123 @@ fn what_cannot_be_sent_or_received_is_refused_with_its_reason() {
 }
 
 #[test]
+fn changes_since_a_deleted_snapshot_are_sent_by_its_bookmark() {
+    let fixture = pair();
+    send(&fixture, "send pool monday", "full.stream");
+    let full = fs::read(fixture.path("full.stream")).expect("written");
+    fed(&fixture, "receive backup:/copy", &full).succeeded();
+    let said = fixture.run(["snapshot", "bookmark", "pool", "monday", "sent"]).succeeded();
+    assert_eq!(said, "bookmark sent of snapshot monday is made\n");
+    for (words, wanted) in [
+        ("snapshot bookmark pool monday monday", "the pool has a snapshot or bookmark monday already; "),
+        ("snapshot create pool sent", "the pool has a snapshot or bookmark sent already; "),
+        ("snapshot bookmark pool friday late", "the pool has no snapshot friday; "),
+        ("snapshot bookmark pool monday @late", "@late is no name for a snapshot; "),
+        ("snapshot diff pool sent", "the pool has no snapshot sent; "),
+    ] {
+        let refused = fixture.run(words.split(' '));
+        assert!(refused.code != 0 && refused.stderr.contains(wanted), "{words}: {}", refused.stderr);
+    }
+    fixture.run(["snapshot", "delete", "pool", "monday"]).succeeded();
+    let listed = fixture.run(["snapshot", "list", "pool"]).succeeded();
+    assert!(listed.starts_with("the pool has no snapshots\n\nbookmark  ") && listed.contains("\nsent "));
+    let document = documents(&fixture.run(["snapshot", "list", "--json", "pool"]).succeeded()).remove(0);
+    assert_eq!((&document["bookmark"], &document["snapshot"]), (&"sent".into(), &"monday".into()));
+
+    fixture.run(["rm", "-r", "pool:/tree/deep"]).succeeded();
+    fixture.run(["mv", "pool:/tree/small", "pool:/tree/other"]).succeeded();
+    fixture.run(["snapshot", "create", "pool", "tuesday"]).succeeded();
+    let sent = send(&fixture, "send pool sent --since tuesday", "none.stream");
+    let hint = "that is a bookmark: it has no files, and only --since takes one";
+    assert!(sent.stderr.contains(hint), "{}", sent.stderr);
+    let sent = send(&fixture, "send --json pool tuesday --since sent", "changes.stream");
+    let document = documents(&sent.stderr).pop().expect("one document");
+    assert!(document["stream_bytes"].as_u64().expect("a number") < 10_000, "{document}");
+    let changes = fs::read(fixture.path("changes.stream")).expect("written");
+    fed(&fixture, "receive backup:/copy", &changes).succeeded();
+    assert_eq!(fixture.run(["ls", "backup:/copy/tree"]).succeeded(), "other\n");
+    assert_eq!(fixture.run(["cat", "backup:/copy/tree/other"]).succeeded(), "then");
+    for pool in ["pool", "backup"] {
+        fixture.run(["fsck", pool]).succeeded();
+    }
+    let dump = fixture.run(["inspect", "map", "pool"]);
+    assert!(dump.code != 0 || dump.stdout.contains("monday"), "{}", dump.stdout);
+
+    let would = fixture.run(["snapshot", "delete", "--dry-run", "pool", "sent", "tuesday"]).succeeded();
+    assert_eq!(would, "snapshot tuesday would be deleted\nbookmark sent would be deleted\n");
+    let refused = fixture.run(["snapshot", "delete", "pool", "sent", "no"]).failed(1);
+    assert!(refused.contains("the pool has no snapshot no"), "{refused}");
+    let deleted = fixture.run(["snapshot", "delete", "pool", "sent"]).succeeded();
+    assert_eq!(deleted, "bookmark sent is deleted\n");
+    let missing = send(&fixture, "send pool tuesday --since sent", "none.stream");
+    assert!(missing.stderr.contains("the pool has no snapshot or bookmark sent; "), "{}", missing.stderr);
+}
+
+/// A stream since a snapshot has other records than one since its bookmark.
+#[test]
+fn a_cut_stream_goes_on_by_the_base_that_it_was_begun_with() {
+    let fixture = pair();
+    send(&fixture, "send pool monday", "full.stream");
+    fed(&fixture, "receive backup:/copy", &fs::read(fixture.path("full.stream")).expect("written"))
+        .succeeded();
+    fixture.local("tree/deep/large", bytes(9, 20 << 20));
+    fixture.run(["cp", "tree/deep/large", "pool:/tree/deep/large"]).succeeded();
+    fixture.run(["snapshot", "bookmark", "pool", "monday", "sent"]).succeeded();
+    fixture.run(["snapshot", "create", "pool", "tuesday"]).succeeded();
+    for (since, goes) in [("monday", "sent"), ("sent", "monday")] {
+        send(&fixture, &format!("send pool tuesday --since {since}"), "changes.stream");
+        let changes = fs::read(fixture.path("changes.stream")).expect("written");
+        fed(&fixture, "receive backup:/copy", &changes[..changes.len() - 1000]).failed(1);
+        let token = fixture.run(["receive", "--token", "backup:/copy"]).succeeded();
+        let resume = format!("send pool --resume {}", token.trim());
+        if since == "sent" {
+            fixture.run(["snapshot", "delete", "pool", goes]).succeeded();
+            assert_eq!(send(&fixture, &resume, "rest.stream").code, 0, "the bookmark is enough");
+            let rest = fs::read(fixture.path("rest.stream")).expect("written");
+            fed(&fixture, "receive backup:/copy", &rest).succeeded();
+            assert_eq!(fixture.run(["cat", "backup:/copy/tree/small"]).succeeded(), "then");
+        } else {
+            fixture.run(["receive", "--abort", "backup:/copy"]).succeeded();
+        }
+    }
+    let (before, after) = (fixture.path("a"), fixture.path("b"));
+    fixture.run(["cp", "-r", "pool:/tree", "a"]).succeeded();
+    fixture.run(["cp", "-r", "backup:/copy/tree", "b"]).succeeded();
+    assert_eq!(tree(&before), tree(&after));
+}
+
+#[test]
+fn the_server_of_a_mounted_pool_makes_bookmarks_and_sends_since_them() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = MountedFixture::new();
+    let fixture = &mounted.0;
+    let mount = fixture.path("mnt");
+    fs::create_dir(mount.join("d")).expect("made");
+    fs::write(mount.join("d/file"), b"then").expect("written");
+    fixture.run(["snapshot", "create", "mnt", "one"]).succeeded();
+    send(fixture, "send mnt one --below /d", "one.stream");
+    let one = fs::read(fixture.path("one.stream")).expect("written");
+    fed(fixture, "receive mnt:/copy", &one).succeeded();
+    fixture.run(["snapshot", "bookmark", "mnt", "one", "mark"]).succeeded();
+    fixture.run(["snapshot", "delete", "mnt", "one"]).succeeded();
+    fs::rename(mount.join("d/file"), mount.join("d/moved")).expect("renamed");
+    fs::write(mount.join("d/file"), b"now").expect("written");
+    fixture.run(["snapshot", "create", "mnt", "two"]).succeeded();
+    let listed = documents(&fixture.run(["snapshot", "list", "--json", "mnt"]).succeeded());
+    assert!(listed.iter().any(|one| one["bookmark"] == "mark"), "{listed:?}");
+    let sent = send(fixture, "send mnt two --since mark --below /d", "two.stream");
+    assert_eq!(sent.code, 0, "{}", sent.stderr);
+    let two = fs::read(fixture.path("two.stream")).expect("written");
+    fed(fixture, "receive mnt:/copy", &two).succeeded();
+    assert_eq!(fs::read(mount.join("copy/moved")).expect("readable"), b"then");
+    assert_eq!(fs::read(mount.join("copy/file")).expect("readable"), b"now");
+    let deleted = fixture.run(["snapshot", "delete", "mnt", "mark"]).succeeded();
+    assert_eq!(deleted, "bookmark mark is deleted\n");
+}
+
+#[test]
 fn streams_flow_from_and_into_mounted_pools() {
     if !can_mount() {
         return;

@@ -72,7 +72,7 @@ pub enum ReceiveError {
     #[error("the directory has changed since it was received: {0}")]
     Changed(Arc<str>),
     /// The name for the snapshot is taken.
-    #[error("the pool has a snapshot '{0}' already")]
+    #[error("the pool has a snapshot or bookmark '{0}' already")]
     SnapshotTaken(Arc<str>),
     /// The records do not fit the tree.
     #[error("the stream does not fit the directory: {0}")]

@@ -105,7 +105,7 @@ fn order(found: &[WireSnapshot], args: &Args) -> Result<DiffOrder, Failure> {
 /// Prints the changes as they arrive.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let pool = PoolName::new(&args.pool);
-    let order = order(&find_all(&pool)?, args)?;
+    let order = order(&find_all(&pool)?.0, args)?;
     let mut lines = ChangeLines::new("nothing has changed\n");
     let mut printed = Ok(());
     let is_below = |change: &PathChange| {

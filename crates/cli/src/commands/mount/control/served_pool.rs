@@ -26,8 +26,8 @@ use crate::commands::receive::{ReceiveOrder, abort_in, progress_in, receive_in};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress, pause_nanos};
 use crate::commands::send::{SendOrder, send_from};
 use crate::commands::snapshot::{
-    DiffOrder, RuleOrder, create_in, delete_in, diff_in, encoded, freed_in, hold_in, list_in, rolled_back,
-    rule_in, space_in,
+    DiffOrder, RuleOrder, bookmark_in, bookmarks_in, create_in, delete_bookmark_in, delete_in, diff_in,
+    encoded, freed_in, hold_in, list_in, rolled_back, rule_in, space_in,
 };
 use crate::commands::status::{ErrorReport, StatusReport};
 use crate::commands::trim::TrimOutput;
@@ -154,6 +154,32 @@ impl ServedPool {
     pub fn hold_snapshot(&self, name: &[u8], hold: &[u8], releases: bool) -> Result<Answer, Failure> {
         self.check_writable()?;
         Ok(Answer::SnapshotHeld(hold_in(&self.pool, name, hold, releases)?))
+    }
+
+    /// Makes a bookmark of a snapshot.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); there is no such snapshot, or the name is taken or none for a bookmark.
+    pub fn create_bookmark(&self, snapshot: &[u8], name: &[u8]) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        Ok(Answer::BookmarkCreated(bookmark_in(&self.pool, snapshot, name)?))
+    }
+
+    /// Deletes a bookmark.
+    ///
+    /// # Errors
+    /// As [`trim`](ServedPool::trim); there is none of that name.
+    pub fn delete_bookmark(&self, name: &[u8]) -> Result<Answer, Failure> {
+        self.check_writable()?;
+        Ok(Answer::BookmarkDeleted(delete_bookmark_in(&self.pool, name)?))
+    }
+
+    /// Lists the bookmarks.
+    ///
+    /// # Errors
+    /// The list is damaged.
+    pub fn list_bookmarks(&self) -> Result<Answer, Failure> {
+        Ok(Answer::BookmarksListed(bookmarks_in(&self.pool)?))
     }
 
     /// Makes the files what a snapshot shows. The mount goes on.

@@ -248,6 +248,13 @@ impl ControlSocket {
             Ok(Request::HoldSnapshot { name, hold, releases }) => {
                 self.work(stream, number, &mut unsent, |_| pool.hold_snapshot(&name, &hold, releases))
             }
+            Ok(Request::CreateBookmark { snapshot, name }) => {
+                self.work(stream, number, &mut unsent, |_| pool.create_bookmark(&snapshot, &name))
+            }
+            Ok(Request::DeleteBookmark { name }) => {
+                self.work(stream, number, &mut unsent, |_| pool.delete_bookmark(&name))
+            }
+            Ok(Request::ListBookmarks) => self.work(stream, number, &mut unsent, |_| pool.list_bookmarks()),
             Ok(Request::RollBackSnapshot { name, keep_as }) => {
                 self.work(stream, number, &mut unsent, |_| pool.roll_back_snapshot(&name, &keep_as))
             }

@@ -22,7 +22,9 @@ use crate::commands::fsck::{CheckAnswer, CheckOrder};
 use crate::commands::receive::{ReceiveOrder, ReceiveProgressOutput, ReceivedOutput};
 use crate::commands::scrub::{ScrubAnswer, ScrubProgress};
 use crate::commands::send::{SendOrder, SentOutput};
-use crate::commands::snapshot::{DiffOrder, RuleAnswer, RuleOrder, WireRollback, WireSnapshot, WireSpace};
+use crate::commands::snapshot::{
+    DiffOrder, RuleAnswer, RuleOrder, WireBookmark, WireRollback, WireSnapshot, WireSpace,
+};
 use crate::commands::status::StatusReport;
 use crate::commands::trim::TrimOutput;
 use crate::commands::tune::{TuneOrder, TunedPool};
@@ -74,6 +76,20 @@ pub enum Request {
         /// Whether it is released.
         releases: bool,
     },
+    /// Make a bookmark of a snapshot.
+    CreateBookmark {
+        /// The snapshot.
+        snapshot: Vec<u8>,
+        /// The name of the bookmark.
+        name: Vec<u8>,
+    },
+    /// Delete a bookmark.
+    DeleteBookmark {
+        /// Its name.
+        name: Vec<u8>,
+    },
+    /// List the bookmarks.
+    ListBookmarks,
     /// Make the files what a snapshot shows.
     RollBackSnapshot {
         /// The snapshot.
@@ -195,6 +211,12 @@ pub enum Answer {
     SnapshotDeleted(WireSnapshot),
     /// The snapshot with its holds as they are now, durable.
     SnapshotHeld(WireSnapshot),
+    /// The bookmark is made, and durable.
+    BookmarkCreated(WireBookmark),
+    /// The bookmark is deleted.
+    BookmarkDeleted(WireBookmark),
+    /// The bookmarks.
+    BookmarksListed(Vec<WireBookmark>),
     /// The files are those of the snapshot, durably.
     SnapshotRolledBack(WireRollback),
     /// The result of work on the rules for snapshots.
