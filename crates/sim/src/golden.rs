@@ -6,6 +6,7 @@
 //! BLOCK: RUN RUN …              RUN is hex bytes, or xx*N for N times the same byte
 //! ```
 
+use warpfire_fs::RenameMode;
 use warpfire_sim_env::{DeviceSpec, SimWorld};
 use warpfire_units::BLOCK_BYTES;
 
@@ -82,6 +83,46 @@ pub fn make_with_snapshots() -> Result<Session, Violation> {
     for op in &ops {
         session.step(op)?;
     }
+    Ok(session)
+}
+
+/// Makes a pool of today's format with a bookmark: its snapshot is deleted, and versions have faded.
+///
+/// # Errors
+/// If the product disagrees with the model.
+pub fn make_with_bookmark() -> Result<Session, Violation> {
+    let mut session = Session::make(SHAPE_WITH_SNAPSHOTS, 1)?;
+    let path = |text: &str| text.split('/').map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
+    let then = b"then".to_vec();
+    for op in [
+        Op::Mkdir(path("dir")),
+        Op::Put(path("dir/moves"), Fill { len: 3000, seed: 1 }),
+        Op::Put(path("dir/changes"), Fill { len: 5000, seed: 2 }),
+        Op::Put(path("dir/goes"), Fill { len: 300, seed: 3 }),
+        Op::Snapshot(then.clone()),
+    ] {
+        session.step(&op)?;
+    }
+    let made = session.fs().create_bookmark(&then, b"mark");
+    made.map_err(|e| Violation(format!("no bookmark is made: {e}")))?;
+    for op in [
+        Op::DropSnapshot(then),
+        Op::Rename(path("dir/moves"), path("moved"), RenameMode::Replace),
+        Op::Unlink(path("dir/goes")),
+    ] {
+        session.step(&op)?;
+    }
+    // So many runs that the oldest are merged.
+    for round in 0..6 {
+        for op in [
+            Op::Write(path("dir/changes"), 4096, Fill { len: 50, seed: 4 + round }),
+            Op::Reopen,
+            Op::Background(8),
+        ] {
+            session.step(&op)?;
+        }
+    }
+    session.step(&Op::Sync)?;
     Ok(session)
 }
 

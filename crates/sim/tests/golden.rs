@@ -3,10 +3,14 @@
 //! A change of the format on flash makes a new image under a new version:
 //! `WARPFIRE_WRITE_GOLDEN=format-2 cargo test -p warpfire-sim --test golden` writes it and its dump.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use warpfire_format::Uuid;
+use warpfire_fs::{STREAM_MARK_BYTES, SendBase, SendOrder};
 use warpfire_sim::golden::{
-    SHAPE, SHAPE_WITH_SNAPSHOTS, make, make_with_snapshots, read_image, write_dump, write_image,
+    SHAPE, SHAPE_WITH_SNAPSHOTS, make, make_with_bookmark, make_with_snapshots, read_image, write_dump,
+    write_image,
 };
 use warpfire_sim::observe::observe_all;
 use warpfire_sim::session::{Session, Violation};
@@ -46,6 +50,31 @@ fn today_s_code_finds_in_the_golden_image_with_snapshots_exactly_its_dump() {
     let fs = keep("format-2-snapshots", SHAPE_WITH_SNAPSHOTS, make_with_snapshots);
     assert_eq!(fs.snapshots().expect("they can be listed").len(), 5);
     assert!(!fs.engine().past_runs().is_empty());
+}
+
+/// Records of the filesystem's version 3, a bookmark, and versions that have faded: the stream since the
+/// bookmark moves the file that was renamed, and makes none.
+#[test]
+fn today_s_code_finds_in_the_golden_image_with_a_bookmark_its_dump_and_the_changes_since() {
+    let fs = keep("format-2-bookmark", SHAPE_WITH_SNAPSHOTS, make_with_bookmark);
+    let found = fs.bookmarks().expect("they can be listed");
+    assert_eq!(
+        found.iter().map(|found| (&found.name[..], &found.snapshot[..])).collect::<Vec<_>>(),
+        [(&b"mark"[..], &b"then"[..])]
+    );
+    assert!(!fs.engine().past_runs().is_empty());
+    let snapshot = fs.create_snapshot(b"now").expect("made");
+    let order = SendOrder {
+        pool: Uuid::new(1).expect("one is a number"),
+        snapshot: &snapshot,
+        base: Some(SendBase::Bookmark(&found[0])),
+        root: b"/",
+        continued_at: None,
+        mark_bytes: STREAM_MARK_BYTES,
+    };
+    let sent = fs.send(&order, &mut |_| ControlFlow::Continue(())).expect("sent");
+    // Both files are sent whole; the 50 bytes that were written last are in a record.
+    assert_eq!((sent.end.made, sent.end.data_bytes), (0, 3000 + 5000 - 50));
 }
 
 /// Format 1 was never released. Its image shows that such a pool is refused by name.
