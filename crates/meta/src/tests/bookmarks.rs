@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use warpfire_log::{Admit, MemLog, RecoveredLog, Stream};
 use warpfire_units::Seq;
 
-use super::model::{drop_bookmark, keep_bookmark};
+use super::model::bookmarks::{drop_bookmark, keep_bookmark};
 use super::small;
 use crate::testing::{
     FADED, ListSchema, Rng, bookmark_key, clear_item, pointer_item, snapshot_key, text_item,

@@ -3,7 +3,7 @@
 use warpfire_log::{Admit, LogStore, MemLog, MemLogOptions, RecoveredLog};
 use warpfire_units::Seq;
 
-use super::model::make_domain;
+use super::model::domains::make_domain;
 use super::small;
 use crate::testing::{ListSchema, Rng, clear_item, resolved, text_item};
 use crate::{Background, Batch, Engine, SliceStore, Store, WantedBytes};

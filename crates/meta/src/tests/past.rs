@@ -6,7 +6,7 @@ use std::sync::Arc;
 use warpfire_log::{Admit, MemLog, MemLogOptions, RecoveredLog};
 use warpfire_units::Seq;
 
-use super::model::make_domain;
+use super::model::domains::make_domain;
 use super::small;
 use crate::testing::{ListSchema, snapshot_key, text_item};
 use crate::{Background, Batch, Direction, Engine, EngineOptions, KeyRange, ScanPage, SnapshotStore, Store};

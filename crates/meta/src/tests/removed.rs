@@ -3,7 +3,7 @@
 use warpfire_log::{Admit, MemLog, RecoveredLog};
 use warpfire_units::Seq;
 
-use super::model::{make_domain, remove_domain};
+use super::model::domains::{make_domain, remove_domain};
 use super::small;
 use crate::testing::{ListSchema, text_item};
 use crate::{Background, Batch, Engine, Store};
