@@ -195,7 +195,10 @@ fn a_token_is_text_and_belongs_to_its_snapshot() {
     assert_eq!(foreign.to_string(), "the token is of a stream of another pool");
     source.delete_snapshot("b").expect("deleted");
     let gone = source.resume_send(&progress.token, &mut Vec::new()).expect_err("deleted");
-    assert_eq!(gone.to_string(), "the snapshot 'b' of this stream is deleted, so its rest cannot be sent");
+    assert_eq!(
+        gone.to_string(),
+        "the snapshot or bookmark 'b' of this stream is deleted, so its rest cannot be sent"
+    );
     let other = pool.receive("/copy", None, &mut changes.as_slice()).expect_err("another stream");
     assert_eq!(other.kind(), ErrorKind::StreamRefused);
     assert!(pool.abort_receive("/copy").expect("dropped"));

@@ -106,6 +106,8 @@ pub enum WantedBytes {
     Now,
     /// Now or by another call soon: the store keeps a few of those that it read last.
     Soon,
+    /// A part of them now, and the others by other calls soon: as `Soon`, also if the record is in memory.
+    InParts,
     /// Only if the store has kept them: the caller wants few of them.
     IfKept,
 }

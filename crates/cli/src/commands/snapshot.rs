@@ -40,7 +40,7 @@ Examples:
   warpfire snapshot create pool monday    keep the pool as it is now
   warpfire snapshot create /mnt           of a mounted pool, named by the time
   warpfire snapshot list pool
-  warpfire snapshot list --space pool     with the bytes that deleting each one frees
+  warpfire snapshot list --space pool     with the bytes that each one keeps
   warpfire ls pool:/.snapshots/monday     look into it
   warpfire cp -r pool:/.snapshots/monday/photos pool:/photos
                                           copy from it

@@ -197,7 +197,10 @@ fn changes_since_a_deleted_snapshot_are_sent_by_its_bookmark() {
     assert!(dump.code != 0 || dump.stdout.contains("monday"), "{}", dump.stdout);
 
     let would = fixture.run(["snapshot", "delete", "--dry-run", "pool", "sent", "tuesday"]).succeeded();
-    assert_eq!(would, "snapshot tuesday would be deleted\nbookmark sent would be deleted\n");
+    assert_eq!(
+        would,
+        "snapshot tuesday would be deleted\nbookmark sent would be deleted\ndeleting 1 snapshot would free 0 B\n"
+    );
     let refused = fixture.run(["snapshot", "delete", "pool", "sent", "no"]).failed(1);
     assert!(refused.contains("the pool has no snapshot no"), "{refused}");
     let deleted = fixture.run(["snapshot", "delete", "pool", "sent"]).succeeded();

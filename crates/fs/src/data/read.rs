@@ -253,7 +253,7 @@ impl<E: Storage> Fs<E> {
         let wanted = match fill.start {
             0 if fill.buf.len() as u64 >= state.attrs.size_bytes => WantedBytes::Now,
             // A reader of the first part of a file mostly reads the others.
-            0 => WantedBytes::Soon,
+            0 => WantedBytes::InParts,
             _ => WantedBytes::IfKept,
         };
         if !self.get_with_bytes(&key, wanted, &mut scratch.value)? {

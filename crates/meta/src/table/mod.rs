@@ -292,8 +292,9 @@ impl<L: LogStore> Table<L> {
     }
 
     /// The newest version of the key in this table, by one read of its bundle, or by none if the bundle was
-    /// kept. `None` if the version has none, if it cannot be read, or if it was not kept and either the data
-    /// block is in memory or only a kept one is wanted. The caller holds a pin, or the bundle may be gone.
+    /// kept. `None` if the version has none, if it cannot be read, or if it was not kept and either only a
+    /// kept one is wanted or the data block is in memory and not all parts are wanted. The caller holds a
+    /// pin, or the bundle may be gone.
     pub(crate) fn read_bundle(
         &self,
         place: &KeyPlace,
@@ -304,14 +305,15 @@ impl<L: LogStore> Table<L> {
     ) -> Option<ReadBundle> {
         let KeyPlace { own, partition, number } = place;
         let kept = cache.kept_bundles();
-        let if_kept = wanted == WantedBytes::IfKept || self.is_in_memory(partition.blocks()[*number], cache);
-        if if_kept && !kept.has_any() {
+        let if_kept = match wanted {
+            WantedBytes::Now | WantedBytes::Soon => self.is_in_memory(partition.blocks()[*number], cache),
+            WantedBytes::InParts => false,
+            WantedBytes::IfKept => true,
+        };
+        if if_kept && !kept.may_have(hash) {
             return None;
         }
         let handle = partition.bundle_block(*own)?;
-        if if_kept && !cache.holds(self.entry.id, handle) {
-            return None;
-        }
         // Whatever goes wrong here, the data block has the record too.
         let bundles = self.bundles(handle, cache).ok()?;
         for entry in bundles.find(*number, hash) {
@@ -325,8 +327,8 @@ impl<L: LogStore> Table<L> {
                 && found == key
             {
                 let value_start = bytes.len() - value.len();
-                if wanted == WantedBytes::Soon && !is_kept {
-                    kept.keep(slice, &bytes);
+                if matches!(wanted, WantedBytes::Soon | WantedBytes::InParts) && !is_kept {
+                    kept.keep(slice, hash, &bytes);
                 }
                 return Some(ReadBundle { bytes, value_start, edit: entry.bundle.edit });
             }
