@@ -5,8 +5,8 @@
 //! 1. A kept bundle is never stale: its place is its name, each byte of a segment is written once, and
 //!    segment ids are not reused. A place is asked for only while a table names it.
 //! 2. The bundles have at most `bytes_max` bytes, their overhead included (assert in `keep`).
-//! 3. Of each bundle that is kept the hash of its key is known. So a reader that wants a kept bundle only does
-//!    not look for its place in vain (`may_have`).
+//! 3. Of each bundle that is kept the hash of its key is known. So a reader that wants a kept bundle only
+//!    does not look for its place in vain (`may_have`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
