@@ -135,6 +135,10 @@ impl Schema for ListSchema {
         Ok(())
     }
 
+    fn group_key_bytes(&self) -> usize {
+        5
+    }
+
     fn is_bundled(&self, _key: &[u8]) -> bool {
         true
     }

@@ -92,6 +92,13 @@ pub struct DoorVolume {
 }
 
 impl DoorVolume {
+    /// A new volume without an origin and limits. `root` is the local number of its root.
+    #[must_use]
+    pub fn new(made: InodeTime, root: u64) -> DoorVolume {
+        let limits = VolumeLimits::default();
+        DoorVolume { made, root, removed_at: None, origin: None, is_detached: false, limits }
+    }
+
     /// Appends the record.
     pub fn encode(&self, out: &mut Vec<u8>) {
         debug_assert!(number::local(self.root).is_ok(), "a root has a local number");

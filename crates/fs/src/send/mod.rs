@@ -1,7 +1,8 @@
 //! Sending: a snapshot, or the changes between two, becomes a stream of bytes (`docs/STREAM.md`).
 //!
-//! # Terms The *base* is the older snapshot, which the receiver has. Without one the stream is *full*, with
-//! one it is an *increment*. The sender needs the base itself, or a bookmark of it: that has the names and
+//! # Terms
+//! The *base* is the older snapshot, which the receiver has. Without one the stream is *full*, with one it
+//! is an *increment*. The sender needs the base itself, or a bookmark of it: that has the names and
 //! attributes of the base, and not the content of its files. So a changed region is sent whole, and so is a
 //! small file that has changed in any way.
 //!

@@ -3,7 +3,7 @@
 use warpfire_env::sync::atomic::Ordering;
 use warpfire_format::fs::{
     Dentry, DoorVolume, FileKind, FilesystemRecord, Inode, InodeContent, InodeEdit, Key, PoolRecordId,
-    VOLUME_MAX, VolumeId, VolumeLimits, VolumeOrigin, encode_counter, local_of, number_in, volume_of,
+    VOLUME_MAX, VolumeId, VolumeOrigin, encode_counter, local_of, number_in, volume_of,
 };
 use warpfire_meta::{Admit, Batch, ORIGINS_MAX, SUMS, SnapshotStore, Storage};
 use warpfire_units::Seq;
@@ -67,14 +67,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         Inode { ino: root, attrs, content }.encode(&mut value);
         let mut sums = [0; SUMS];
         sums[INODES] = 1;
-        let record = DoorVolume {
-            made: now,
-            root: local_of(root),
-            removed_at: None,
-            origin: None,
-            is_detached: false,
-            limits: VolumeLimits::default(),
-        };
+        let record = DoorVolume::new(now, local_of(root));
         self.create_behind_door(volume, dir, name, NewVolume { record, origin: None, root: Ok(value), sums })
     }
 
@@ -130,14 +123,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let mut operand = Vec::new();
         InodeEdit { ctime: Some(now), parent, ..InodeEdit::default() }.encode(&mut operand);
         let sums = self.sums_of_origin(origin, at)?;
-        let record = DoorVolume {
-            made: now,
-            root: local_of(root),
-            removed_at: None,
-            origin: None,
-            is_detached: false,
-            limits: VolumeLimits::default(),
-        };
+        let record = DoorVolume::new(now, local_of(root));
         let new = NewVolume { record, origin: Some((origin, at)), root: Err(operand), sums };
         let made = self.create_behind_door(volume, dir, name, new);
         drop(held);

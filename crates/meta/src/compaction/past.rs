@@ -1,8 +1,9 @@
 //! The runs of the past: few of each size, and without versions that nobody sees any more.
 //!
-//! # Terms The *readers* of a table of the past are the held seqs between its lowest and its highest seq:
-//! those of snapshots, and of origins of its domains. One at a seq that is not faded counts as two: first it
-//! fades, then it goes.
+//! # Terms
+//! The *readers* of a table of the past are the held seqs between its lowest and its highest seq: those of
+//! snapshots, and of origins of its domains. One at a seq that is not faded counts as two: first it fades,
+//! then it goes.
 //!
 //! # Invariants
 //! 1. A table without a reader is dropped unread: no version in it is shown at any held seq, and no seq in

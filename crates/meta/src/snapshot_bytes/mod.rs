@@ -177,7 +177,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         }
         // The bytes of small files are slices only in tables. A full pool leaves them in memory.
         if !self.options.read_only {
-            let written = self.freeze().and_then(|_| self.flush_frozen());
+            // A memtable may be frozen already, and then the active one has its turn after it.
+            let written = self.flush_frozen().and_then(|_| self.freeze()).and_then(|_| self.flush_frozen());
             if let Err(error) = written
                 && !error.is_no_space()
             {

@@ -234,3 +234,25 @@ fn a_reader_that_only_reads_counts_what_is_in_memory() {
     let reader = Engine::open(log, recovered, ListSchema, options).unwrap();
     assert_eq!((reader.runs(), reader.snapshot_bytes(&[seq]).unwrap().total()), (vec![], 5000));
 }
+
+/// Small bytes are slices only in tables. Those of the active memtable were left out where another one was
+/// frozen already.
+#[test]
+fn small_bytes_behind_a_frozen_memtable_count() {
+    let engine = open();
+    let put = |key: &[u8], len: usize| {
+        let mut batch = Batch::new();
+        batch.put(key, &text_item(&vec![7; len]));
+        engine.commit(&batch, None, Admit::User).unwrap();
+    };
+    put(b"older", 300);
+    assert!(engine.inner_for_tests().freeze().unwrap());
+    put(b"small", 300);
+    let keep = &mut |seq, batch: &mut Batch| batch.put(&snapshot_key(seq), &text_item(b"mine"));
+    let seq = engine.commit_at_newest(keep).unwrap();
+    let mut batch = Batch::new();
+    batch.delete(b"small");
+    engine.commit(&batch, None, Admit::User).unwrap();
+    let alone = engine.snapshot_bytes(&[seq]).unwrap().total();
+    assert!((300..400).contains(&alone), "{alone} bytes: those of the value, and its bundle's record");
+}
