@@ -37,6 +37,7 @@
 
 mod bookmark;
 mod cache_size;
+mod consume_beside;
 mod device_plan;
 mod devices;
 mod diff;

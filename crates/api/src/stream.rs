@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
-use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -14,10 +13,27 @@ use warpfire_env::Timestamp;
 use warpfire_format::fs::InodeTime;
 use warpfire_fs::{
     BookmarkInfo, FsError, ReceiveError, ReceiveState, ReceiveTarget, STREAM_MARK_BYTES, SendBase, SendError,
-    SendOrder, StreamHeader, StreamSnapshot, Transaction,
+    SendOrder, StreamFramer, StreamHeader, StreamSnapshot, Transaction,
 };
 
+use crate::consume_beside::consume_beside;
 use crate::{Engine, Error, ErrorKind, Result, SnapshotInfo, Warpfire};
+
+/// Why a part of a stream was not filled and written.
+enum PartFailure {
+    /// The bytes of its files cannot be read.
+    Files(FsError),
+    /// The next thread takes no more.
+    Stopped,
+    /// There is no thread.
+    Thread(io::Error),
+}
+
+impl From<io::Error> for PartFailure {
+    fn from(error: io::Error) -> Self {
+        PartFailure::Thread(error)
+    }
+}
 
 /// Bytes that a receiver reads at once.
 const READ_BYTES: usize = 1 << 20;
@@ -180,7 +196,7 @@ impl Warpfire {
         &self,
         snapshot: impl AsRef<OsStr>,
         options: &SendOptions,
-        out: &mut dyn Write,
+        out: &mut (dyn Write + Send),
     ) -> Result<SentStream> {
         let snapshot = self.fs().snapshot(snapshot.as_ref().as_bytes())?;
         let base = options.since.as_ref().map(|since| self.find_base(since.as_bytes())).transpose()?;
@@ -208,7 +224,7 @@ impl Warpfire {
     /// # Errors
     /// As [`send`](Warpfire::send); `StreamRefused` for a token of another pool, or of a snapshot that is
     /// deleted.
-    pub fn resume_send(&self, token: &ResumeToken, out: &mut dyn Write) -> Result<SentStream> {
+    pub fn resume_send(&self, token: &ResumeToken, out: &mut (dyn Write + Send)) -> Result<SentStream> {
         let StreamHeader { pool, snapshot, base, root, .. } = &token.0.header;
         if *pool != self.shared.open_pool.uuid() {
             return Err(refused("the token is of a stream of another pool"));
@@ -253,31 +269,39 @@ impl Warpfire {
         }
     }
 
-    fn send_to(&self, order: &SendOrder<'_>, out: &mut dyn Write) -> Result<SentStream> {
-        let mut failed = None;
-        let sent = self.fs().send(order, &mut |bytes| match out.write_all(bytes) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
+    fn send_to(&self, order: &SendOrder<'_>, out: &mut (dyn Write + Send)) -> Result<SentStream> {
+        let fs = self.fs();
+        let mut framer = StreamFramer::default();
+        let write = |part| framer.frame(&part, |frame| out.write_all(frame));
+        // The walk, the reads of files, and the hash and the sink: each in a thread.
+        let ((sent, filled), written) = consume_beside(write, |put| {
+            let fill = |mut part| {
+                fs.fill(&mut part).map_err(PartFailure::Files)?;
+                if put(part).is_continue() { Ok(()) } else { Err(PartFailure::Stopped) }
+            };
+            consume_beside(fill, |put| fs.send_parts(order, put))
         });
-        match sent {
-            Ok(sent) => {
-                out.flush().map_err(|error| broken("written", &error))?;
-                Ok(SentStream {
-                    stream_bytes: sent.written_bytes,
-                    data_bytes: sent.end.data_bytes,
-                    made: sent.end.made,
-                    hash: hex(&sent.end.hash),
-                })
+        let written = written.and_then(|()| out.flush());
+        match (written, filled, sent) {
+            (Err(error), _, _) | (_, Err(PartFailure::Thread(error)), _) => {
+                return Err(broken("written", &error));
             }
-            Err(SendError::Stopped) => {
-                Err(broken("written", &failed.unwrap_or_else(|| io::ErrorKind::BrokenPipe.into())))
+            (_, Err(PartFailure::Files(error)), _) | (_, _, Err(SendError::Files(error))) => {
+                return Err(error.into());
             }
-            Err(SendError::NotThisStream) => Err(refused("the token is of another stream")),
-            Err(SendError::Files(error)) => Err(error.into()),
+            (_, _, Err(SendError::NotThisStream)) => return Err(refused("the token is of another stream")),
+            (_, Err(PartFailure::Stopped), _) | (_, _, Err(SendError::Stopped)) => {
+                return Err(broken("written", &io::ErrorKind::BrokenPipe.into()));
+            }
+            (Ok(()), Ok(()), Ok(())) => {}
         }
+        let sent = framer.sent().expect("a stream that is sent has its end");
+        Ok(SentStream {
+            stream_bytes: sent.written_bytes,
+            data_bytes: sent.end.data_bytes,
+            made: sent.end.made,
+            hash: hex(&sent.end.hash),
+        })
     }
 
     /// Receives a stream into a directory. For a whole snapshot the directory must not exist, or be empty.

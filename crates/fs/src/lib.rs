@@ -57,7 +57,7 @@ pub use receive::{
 };
 pub use rollback::Rollback;
 pub use schema::FsSchema;
-pub use send::{SendBase, SendError, SendOrder, SentStream};
+pub use send::{SendBase, SendError, SendOrder, SentStream, StreamData, StreamFramer, StreamPart};
 pub use slice::{InsertSource, YankLimit, YankedSlice};
 pub use snapshot::{BookmarkInfo, SnapshotFs, SnapshotInfo, SnapshotSpace, gmt_name, gmt_second};
 pub use space::SpaceInfo;

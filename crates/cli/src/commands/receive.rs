@@ -17,6 +17,7 @@ use warpfire_terminal::{
 use super::mount::control::wire::{Answer, Request};
 use super::mount::control::{ServerConnection, foreign_answer};
 use super::pool;
+use super::send::lengthen_pipe;
 use crate::location::Location;
 use crate::progress::WorkLine;
 
@@ -186,6 +187,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let order =
         ReceiveOrder { target, snapshot: args.snapshot.as_deref().map(|name| name.as_bytes().to_vec()) };
+    lengthen_pipe(io::stdin());
     let line = WorkLine::start();
     let mut input = ShownInput { line: &line, bytes: 0 };
     let received = match ServerConnection::of_pool(&location.pool)? {

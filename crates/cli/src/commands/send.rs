@@ -4,6 +4,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -100,7 +101,11 @@ impl SentOutput {
 /// # Errors
 /// There is no such snapshot or directory; the token is of another stream; the pool is damaged; `out` takes
 /// no more bytes.
-pub fn send_from(pool: &Warpfire, order: &SendOrder, out: &mut dyn Write) -> Result<SentOutput, Failure> {
+pub fn send_from(
+    pool: &Warpfire,
+    order: &SendOrder,
+    out: &mut (dyn Write + Send),
+) -> Result<SentOutput, Failure> {
     let started_nanos = SystemClock.monotonic_nanos();
     let name = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
     let sent = match &order.resume {
@@ -168,6 +173,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         resume: args.resume.clone(),
     };
     let name = PoolName::new(&args.pool);
+    lengthen_pipe(io::stdout());
     let line = WorkLine::start();
     let mut out = ShownOutput { line: &line, bytes: 0, failed: None };
     let sent = match ServerConnection::of_pool(&name)? {
@@ -208,6 +214,15 @@ fn send_mounted(
     }
 }
 
+/// Bytes of a pipe that a stream goes through: so much the two sides may be apart.
+const PIPE_BYTES: usize = 1 << 20;
+
+/// Makes a pipe longer, if this is one. The other side may have done so, or the system may not allow it: then
+/// the stream is slower.
+pub(super) fn lengthen_pipe(fd: impl AsFd) {
+    let _ = rustix::pipe::fcntl_setpipe_size(fd, PIPE_BYTES);
+}
+
 /// Stdout, and the line that shows how much has been written.
 struct ShownOutput<'a> {
     line: &'a WorkLine,
@@ -217,7 +232,9 @@ struct ShownOutput<'a> {
 
 impl Write for ShownOutput<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = io::stdout().write(bytes).inspect_err(|error| {
+        // Past the buffer for lines, which would cut the stream at each byte that ends one.
+        let written = rustix::io::write(rustix::stdio::stdout(), bytes).map_err(io::Error::from);
+        let written = written.inspect_err(|error| {
             if error.kind() != io::ErrorKind::Interrupted {
                 self.failed = Some(error.kind().into());
             }
@@ -228,6 +245,6 @@ impl Write for ShownOutput<'_> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stdout().flush()
+        Ok(())
     }
 }

@@ -11,10 +11,10 @@ use warpfire_format::fs::{Dentry, FileKind, Inode, InodeContent, Key};
 use warpfire_format::stream::{FileAttributes, MadeFile, StreamRecord};
 use warpfire_meta::{KeyRange, ScanPage, Storage};
 
+use super::SendError;
 use super::place::ReceiverPlace;
 use super::tree::SentTrees;
 use super::writer::StreamWriter;
-use super::{SendError, SentStream};
 use crate::damage::{NO_INODE_OF_NAME, NO_ROOT_INODE, WRONG_RANGE};
 use crate::diff::sides::{DentryId, DiffSide, SideRecord, name_of};
 use crate::keys::{dentry_key, dentry_range};
@@ -90,7 +90,7 @@ impl<'s, E: Storage> Attach<'s, E> {
         }
     }
 
-    pub(super) fn run(mut self) -> Result<SentStream, SendError> {
+    pub(super) fn run(mut self) -> Result<(), SendError> {
         let mut levels = vec![AttachLevel::new(self.trees.root, self.trees.has_base())];
         self.visit_names(levels.last_mut().expect("the root"))?;
         while let Some(level) = levels.last_mut() {
@@ -105,12 +105,12 @@ impl<'s, E: Storage> Attach<'s, E> {
             self.leave(&level)?;
             self.place.leave();
         }
-        self.writer.end(&self.trees.sides)
+        self.writer.end()
     }
 
     pub(super) fn put(&mut self, record: &StreamRecord<'_>) -> Result<(), SendError> {
-        self.place.follow(&mut self.writer, &self.trees.sides)?;
-        self.writer.record(&self.trees.sides, record)
+        self.place.follow(&mut self.writer)?;
+        self.writer.record(record)
     }
 
     /// The next directory below to visit.
@@ -183,14 +183,13 @@ impl<'s, E: Storage> Attach<'s, E> {
                     continue;
                 }
                 // Before the record is read: it names slices.
-                let pin = self.trees.sides.pin()?;
+                self.writer.pin(&self.trees.sides)?;
                 let before = self.trees.sides.find(DiffSide::Before, dir, &name)?;
                 match self.trees.sides.find(DiffSide::After, dir, &name)? {
                     Some(record) => self.visit_name(level, &name, &record, before)?,
                     None => level.has_new_names |= before.is_some(),
                 }
-                self.writer.settle(&self.trees.sides)?;
-                drop(pin);
+                self.writer.unpin();
             }
             let Some(last) = keys.last().filter(|_| keys.len() == NAMES_AT_ONCE) else { break };
             start.clear();
@@ -208,17 +207,16 @@ impl<'s, E: Storage> Attach<'s, E> {
             let Some(way) = survey.next_way(DiffSide::After, level.dir, &last).cloned() else {
                 return Ok(());
             };
-            let pin = self.trees.sides.pin()?;
+            self.writer.pin(&self.trees.sides)?;
             let found = self.trees.sides.find(DiffSide::After, way.0, &way.1)?;
             if let Some(record) = found.filter(|record| record.kind != FileKind::Directory) {
                 let before = self.trees.sides.find(DiffSide::Before, way.0, &way.1)?;
                 // A name that has changed was visited.
                 if before.as_ref().is_some_and(|before| before.ino == record.ino) {
                     self.visit_name(level, &way.1, &record, before)?;
-                    self.writer.settle(&self.trees.sides)?;
                 }
             }
-            drop(pin);
+            self.writer.unpin();
             last = Some(way);
         }
     }
@@ -280,7 +278,7 @@ impl<'s, E: Storage> Attach<'s, E> {
         let (mut start, end) = dentry_range(level.dir);
         let mut page = ScanPage::default();
         loop {
-            let pin = self.trees.sides.pin()?;
+            self.writer.pin(&self.trees.sides)?;
             let range = KeyRange { start: &start, end: Some(&end) };
             self.trees.sides.page_of(DiffSide::After, range, NAMES_AT_ONCE, PAGE_BYTES, &mut page)?;
             let mut next = None;
@@ -296,8 +294,7 @@ impl<'s, E: Storage> Attach<'s, E> {
                     break;
                 }
             }
-            self.writer.settle(&self.trees.sides)?;
-            drop(pin);
+            self.writer.unpin();
             let last = next.or_else(|| page.iter().next_back().filter(|_| page.more).map(|last| last.key));
             let Some(last) = last else { return Ok(()) };
             start.clear();

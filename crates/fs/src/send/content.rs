@@ -84,14 +84,13 @@ impl<E: Storage> Attach<'_, E> {
 
     /// Makes a file in regions.
     fn put_regions(&mut self, made: MadeFile<'_>, inode: &Inode<'_>) -> Result<(), SendError> {
-        self.writer.settle(&self.trees.sides)?;
         let size = inode.attrs.size_bytes;
         let mut made = Some(made);
         let mut done = 0;
         let (mut start, end) = region_range(inode.ino, 0);
         let mut page = ScanPage::default();
         loop {
-            let pin = self.trees.sides.pin()?;
+            self.writer.pin(&self.trees.sides)?;
             let range = KeyRange { start: &start, end: Some(&end) };
             self.trees.sides.page_of(DiffSide::After, range, REGIONS_AT_ONCE, PAGE_BYTES, &mut page)?;
             for entry in page.iter() {
@@ -115,8 +114,7 @@ impl<E: Storage> Attach<'_, E> {
                 )?;
                 done = at + u64::from(len);
             }
-            self.writer.settle(&self.trees.sides)?;
-            drop(pin);
+            self.writer.unpin();
             let Some(last) = page.iter().next_back().filter(|_| page.more) else { break };
             start.clear();
             start.extend_from_slice(last.key);
@@ -157,7 +155,7 @@ impl<E: Storage> Attach<'_, E> {
             }
             let part = extent.clip(range.start, range.end);
             push_hole(&mut pieces, u64::from(part.offset - at));
-            self.writer.place(&self.trees.sides, &part, &mut pieces)?;
+            self.writer.place(&part, &mut pieces)?;
             at = part.end();
         }
         push_hole(&mut pieces, u64::from(range.end - at));
@@ -218,10 +216,9 @@ impl<E: Storage> Attach<'_, E> {
             let keys = self.trees.sides.changed(&start, Some(&end), REGIONS_AT_ONCE)?;
             for key in &keys {
                 if let Key::Region(_, _, index) = Key::decode(key)? {
-                    let pin = self.trees.sides.pin()?;
+                    self.writer.pin(&self.trees.sides)?;
                     self.put_changed_region(name, was, is, index, is_open)?;
-                    self.writer.settle(&self.trees.sides)?;
-                    drop(pin);
+                    self.writer.unpin();
                     next = index + 1;
                 }
             }

@@ -55,7 +55,7 @@ impl<'s, E: Storage> Detach<'s, E> {
             levels.pop();
             self.place.leave();
         }
-        self.place.return_to_root(&mut self.writer, &self.trees.sides)?;
+        self.place.return_to_root(&mut self.writer)?;
         Ok((self.trees, self.writer))
     }
 
@@ -107,7 +107,7 @@ impl<'s, E: Storage> Detach<'s, E> {
     }
 
     fn put(&mut self, record: &StreamRecord<'_>) -> Result<(), SendError> {
-        self.place.follow(&mut self.writer, &self.trees.sides)?;
-        self.writer.record(&self.trees.sides, record)
+        self.place.follow(&mut self.writer)?;
+        self.writer.record(record)
     }
 }

@@ -20,13 +20,14 @@
 //! ```text
 //!   base ─────┐   changed names          stash, remove
 //!             ├─► Survey ──► detach ─────────────────────────┐
-//!   snapshot ─┘        └───► attach ──► make, place, write ──┴─► StreamWriter ──► frames
+//!   snapshot ─┘        └───► attach ──► make, place, write ──┴─► StreamWriter ──► fill ──► StreamFramer
 //!                              without a base: all names              └─ shared bytes are named again
 //! ```
 
 mod attach;
 mod content;
 mod detach;
+mod framer;
 mod place;
 mod shared;
 mod tree;
@@ -46,6 +47,7 @@ use crate::snapshot::{BookmarkInfo, SnapshotInfo};
 use crate::stamp::stamp;
 use attach::Attach;
 use detach::Detach;
+pub use framer::{StreamData, StreamFramer, StreamPart};
 use tree::SentTrees;
 use writer::StreamWriter;
 
@@ -131,6 +133,32 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         order: &SendOrder<'_>,
         sink: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<SentStream, SendError> {
+        let (mut framer, mut failed) = (StreamFramer::default(), None);
+        let sent = self.send_parts(order, &mut |mut part| {
+            if let Err(error) = self.fill(&mut part) {
+                failed = Some(error);
+                return ControlFlow::Break(());
+            }
+            let framed = framer.frame(&part, |frame| sink(frame).is_continue().then_some(()).ok_or(()));
+            if framed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        sent?;
+        Ok(framer.sent().expect("a stream that is sent has its end"))
+    }
+
+    /// As `send`, in parts: [`fill`](Fs::fill) reads what they lack, and then a [`StreamFramer`] makes frames
+    /// of them. Only names and attributes are read here.
+    ///
+    /// # Errors
+    /// As `send`.
+    pub fn send_parts(
+        &self,
+        order: &SendOrder<'_>,
+        sink: &mut dyn FnMut(StreamPart) -> ControlFlow<()>,
+    ) -> Result<(), SendError> {
         let sides = match order.base {
             Some(SendBase::Bookmark(base)) => self.bookmark_sides(base, order.snapshot)?,
             Some(SendBase::Snapshot(base)) => self.snapshot_sides(base, Some(order.snapshot))?,
@@ -148,7 +176,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             file_bytes: order.snapshot.file_bytes,
             root: order.root.to_vec(),
         };
-        let writer = StreamWriter::begin(sink, &header, order.continued_at, order.mark_bytes)?;
+        let writer = StreamWriter::begin(sink, header, order.continued_at, order.mark_bytes)?;
         let (trees, writer) = match trees.has_base() {
             true => Detach::new(trees, writer).run()?,
             false => (trees, writer),

@@ -1,11 +1,9 @@
 //! The directory of the tree in which the receiver is.
 
 use warpfire_format::stream::StreamRecord;
-use warpfire_meta::Storage;
 
 use super::SendError;
 use super::writer::StreamWriter;
-use crate::diff::sides::DiffSides;
 use crate::node::NameBuf;
 
 /// The directory that a walk is in, and the one that the receiver is in. The receiver follows when something
@@ -30,22 +28,18 @@ impl ReceiverPlace {
     }
 
     /// Sends the receiver to the directory of the walk.
-    pub(super) fn follow<E: Storage>(
-        &mut self,
-        writer: &mut StreamWriter<'_>,
-        sides: &DiffSides<E>,
-    ) -> Result<(), SendError> {
+    pub(super) fn follow(&mut self, writer: &mut StreamWriter<'_>) -> Result<(), SendError> {
         if !self.has_moved {
             return Ok(());
         }
         let common = self.walk.iter().zip(&self.receiver).take_while(|(walk, at)| walk == at).count();
         let levels = self.receiver.len() - common;
         if levels > 0 {
-            writer.record(sides, &StreamRecord::Up(levels as u64))?;
+            writer.record(&StreamRecord::Up(levels as u64))?;
             self.receiver.truncate(common);
         }
         for name in self.walk.iter().skip(common) {
-            writer.record(sides, &StreamRecord::Enter(name))?;
+            writer.record(&StreamRecord::Enter(name))?;
             self.receiver.push(name.clone());
         }
         self.has_moved = false;
@@ -53,13 +47,9 @@ impl ReceiverPlace {
     }
 
     /// Sends the receiver to the root.
-    pub(super) fn return_to_root<E: Storage>(
-        &mut self,
-        writer: &mut StreamWriter<'_>,
-        sides: &DiffSides<E>,
-    ) -> Result<(), SendError> {
+    pub(super) fn return_to_root(&mut self, writer: &mut StreamWriter<'_>) -> Result<(), SendError> {
         self.walk.clear();
         self.has_moved = true;
-        self.follow(writer, sides)
+        self.follow(writer)
     }
 }

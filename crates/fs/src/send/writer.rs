@@ -1,47 +1,55 @@
-//! Writes the frames of a stream.
+//! Writes the parts of a stream.
 //!
 //! # Invariants
-//! 1. A record is written after the data that it names has a position. A frame of data is written before the
-//!    next mark, and so is a frame of records (`mark`).
+//! 1. A record is written after the data that it names has a position. A part with data is written before the
+//!    next mark, and so is a part with records (`mark`).
 //! 2. Marks lie between records, after as many bytes of data and records as `mark_bytes`. So the place of
 //!    each mark depends only on the records and data before it, and a stream that is continued at a mark is
 //!    the same as the rest of one that was not cut.
 //! 3. Until the mark at which a stream is continued, nothing is read and nothing is written (`skips`).
+//! 4. Each part with slices to read has every pin that was held when a pointer to one of them was read: those
+//!    of visits that go on, and those of visits that have ended since the last such part (`put_data`).
 
 use std::ops::ControlFlow;
 
 use warpfire_format::fs::{Extent, ExtentSource};
 use warpfire_format::stream::{
-    FRAME_PAYLOAD_BYTES_MAX, FrameKind, Piece, PieceSource, RECORD_DATA_BYTES_MAX, StreamEnd, StreamHeader,
-    StreamMark, StreamRecord, put_frame,
+    Piece, PieceSource, RECORD_DATA_BYTES_MAX, StreamHeader, StreamMark, StreamRecord,
 };
-use warpfire_meta::{SliceRead, Storage};
+use warpfire_meta::{Pin, Storage};
 use warpfire_units::SlicePtr;
 
+use super::SendError;
+use super::framer::{StreamData, StreamPart};
 use super::shared::{SharedRanges, SlicePart};
-use super::{SendError, SentStream};
 use crate::diff::sides::DiffSides;
-use crate::transfer::{STREAM_MARK_BYTES, StreamHasher};
+use crate::transfer::STREAM_MARK_BYTES;
 
-/// Bytes of records that are written as one frame. A record is shorter than the rest of a frame.
+/// Bytes of records that are written as one part. A record is shorter than the rest of a frame.
 const RECORDS_BYTES: usize = 256 << 10;
+
+/// Bytes of data that are read together: most small files of a directory lie side by side, in another order
+/// than that of their names.
+const READ_TOGETHER_BYTES: usize = STREAM_MARK_BYTES as usize;
 
 /// Inline bytes up to this length are written in the record.
 const RECORD_INLINE_BYTES_MAX: u32 = 256;
 
-/// Takes the bytes of a stream; `Break` stops it.
-pub(super) type StreamSink<'s> = &'s mut dyn FnMut(&[u8]) -> ControlFlow<()>;
+/// Takes the parts of a stream; `Break` stops it.
+pub(super) type StreamSink<'s> = &'s mut dyn FnMut(StreamPart) -> ControlFlow<()>;
 
-/// Writes the frames of one stream.
+/// Writes the parts of one stream.
 pub(super) struct StreamWriter<'s> {
     sink: StreamSink<'s>,
-    frame: Vec<u8>,
-    hasher: StreamHasher,
     records: Vec<u8>,
     scratch: Vec<u8>,
     data: Vec<u8>,
     /// Slices to be read into `data`, with their places there.
     unread: Vec<(SlicePtr, usize)>,
+    /// The pins of visits that go on, the innermost last.
+    pins: Vec<Pin>,
+    /// The pins of visits that have ended and have left something in `unread`.
+    ended_pins: Vec<Pin>,
     record_count: u64,
     position: u64,
     made: u64,
@@ -50,25 +58,24 @@ pub(super) struct StreamWriter<'s> {
     /// The mark at which the stream is continued, until it is reached.
     skips: Option<StreamMark>,
     shared: SharedRanges,
-    written_bytes: u64,
 }
 
 impl<'s> StreamWriter<'s> {
     /// Begins a stream, or continues one at a mark.
     pub(super) fn begin(
         sink: StreamSink<'s>,
-        header: &StreamHeader,
+        header: StreamHeader,
         continued_at: Option<StreamMark>,
         mark_bytes: u64,
     ) -> Result<StreamWriter<'s>, SendError> {
         let mut writer = StreamWriter {
             sink,
-            frame: Vec::new(),
-            hasher: StreamHasher::new(),
             records: Vec::new(),
             scratch: Vec::new(),
             data: Vec::new(),
             unread: Vec::new(),
+            pins: Vec::new(),
+            ended_pins: Vec::new(),
             record_count: 0,
             position: 0,
             made: 0,
@@ -76,34 +83,23 @@ impl<'s> StreamWriter<'s> {
             mark_bytes: mark_bytes.min(STREAM_MARK_BYTES),
             skips: continued_at,
             shared: SharedRanges::default(),
-            written_bytes: 0,
         };
-        writer.put(FrameKind::Header, |out| header.encode(out))?;
+        writer.put(StreamPart::Header(header))?;
         if let Some(mark) = continued_at {
-            // The receiver has the hash of everything before the mark, the header included.
-            writer.hasher = StreamHasher::after(&mark.hash);
-            writer.put(FrameKind::Mark, |out| mark.encode(out))?;
+            writer.put(StreamPart::Continued(mark))?;
         }
         Ok(writer)
     }
 
-    fn put(&mut self, kind: FrameKind, fill: impl FnOnce(&mut Vec<u8>)) -> Result<(), SendError> {
-        self.frame.clear();
-        put_frame(&mut self.frame, kind, fill);
-        self.hasher.update(&self.frame);
-        self.written_bytes += self.frame.len() as u64;
-        match (self.sink)(&self.frame) {
+    fn put(&mut self, part: StreamPart) -> Result<(), SendError> {
+        match (self.sink)(part) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(SendError::Stopped),
         }
     }
 
     /// Adds a record.
-    pub(super) fn record<E: Storage>(
-        &mut self,
-        sides: &DiffSides<E>,
-        record: &StreamRecord<'_>,
-    ) -> Result<(), SendError> {
+    pub(super) fn record(&mut self, record: &StreamRecord<'_>) -> Result<(), SendError> {
         self.record_count += 1;
         self.made += u64::from(matches!(record, StreamRecord::Make(_)));
         if let Some(mark) = self.skips {
@@ -125,7 +121,7 @@ impl<'s> StreamWriter<'s> {
             self.put_records()?;
         }
         if self.since_mark >= self.mark_bytes {
-            self.mark(sides)?;
+            self.mark()?;
         }
         Ok(())
     }
@@ -134,66 +130,56 @@ impl<'s> StreamWriter<'s> {
         if self.records.is_empty() {
             return Ok(());
         }
-        let records = std::mem::take(&mut self.records);
-        self.put(FrameKind::Records, |out| out.extend_from_slice(&records))?;
-        self.records = records;
-        self.records.clear();
-        Ok(())
+        let records = std::mem::replace(&mut self.records, Vec::with_capacity(RECORDS_BYTES + 4096));
+        self.put(StreamPart::Records(records))
     }
 
-    fn mark<E: Storage>(&mut self, sides: &DiffSides<E>) -> Result<(), SendError> {
-        self.put_all(sides)?;
-        let mark =
-            StreamMark { records: self.record_count, data_bytes: self.position, hash: self.hasher.hash() };
-        self.hasher = StreamHasher::after(&mark.hash);
+    fn mark(&mut self) -> Result<(), SendError> {
+        self.put_all()?;
         self.since_mark = 0;
-        self.put(FrameKind::Mark, |out| mark.encode(out))
+        self.put(StreamPart::Mark { records: self.record_count, data_bytes: self.position })
     }
 
     /// Writes everything that waits.
-    fn put_all<E: Storage>(&mut self, sides: &DiffSides<E>) -> Result<(), SendError> {
-        self.settle(sides)?;
-        self.put_data(1)?;
+    fn put_all(&mut self) -> Result<(), SendError> {
+        self.put_data()?;
         self.put_records()
     }
 
-    /// Reads the slices that wait. The caller has had a pin since it read their pointers.
-    pub(super) fn settle<E: Storage>(&mut self, sides: &DiffSides<E>) -> Result<(), SendError> {
-        if self.unread.is_empty() {
-            return Ok(());
-        }
-        let mut reads: Vec<SliceRead<'_>> = Vec::with_capacity(self.unread.len());
-        let (mut rest, mut at) = (self.data.as_mut_slice(), 0);
-        for (slice, start) in self.unread.drain(..) {
-            let (_, from) = rest.split_at_mut(start - at);
-            let (place, behind) = from.split_at_mut(slice.len_bytes as usize);
-            reads.push((slice, place));
-            (rest, at) = (behind, start + slice.len_bytes as usize);
-        }
-        Ok(sides.read_slices(&mut reads)?)
-    }
-
-    /// Writes data while there are so many bytes of it, all of which are read.
-    fn put_data(&mut self, at_least: usize) -> Result<(), SendError> {
-        debug_assert!(self.unread.is_empty(), "data is read before it is written");
-        let data = std::mem::take(&mut self.data);
-        let mut rest = data.as_slice();
-        while rest.len() >= at_least {
-            let (part, behind) = rest.split_at(rest.len().min(FRAME_PAYLOAD_BYTES_MAX));
-            self.put(FrameKind::Data, |out| out.extend_from_slice(part))?;
-            rest = behind;
-        }
-        let left = rest.len();
-        self.data = data;
-        self.data.drain(..self.data.len() - left);
+    /// Begins a visit: pointers that are read from now on may be placed until `unpin` ends it.
+    pub(super) fn pin<E: Storage>(&mut self, sides: &DiffSides<E>) -> Result<(), SendError> {
+        self.pins.push(sides.pin()?);
         Ok(())
     }
 
-    /// Adds the bytes of an extent to the stream, unless it has them, and appends their pieces. The caller
-    /// has a pin, and calls `settle` before it drops that.
-    pub(super) fn place<'a, E: Storage>(
+    /// Ends the innermost visit.
+    pub(super) fn unpin(&mut self) {
+        let ended = self.pins.pop();
+        debug_assert!(ended.is_some(), "a visit that ends has begun");
+        if !self.unread.is_empty() {
+            self.ended_pins.extend(ended);
+        }
+    }
+
+    fn put_data(&mut self) -> Result<(), SendError> {
+        if self.data.is_empty() {
+            return Ok(());
+        }
+        debug_assert!(
+            self.unread.is_empty() || !self.pins.is_empty() || !self.ended_pins.is_empty(),
+            "slices are placed under a pin"
+        );
+        let bytes = std::mem::replace(&mut self.data, Vec::with_capacity(READ_TOGETHER_BYTES));
+        let unread = std::mem::take(&mut self.unread);
+        let mut pins = std::mem::take(&mut self.ended_pins);
+        pins.extend(self.pins.iter().cloned());
+        self.put(StreamPart::Data(StreamData { bytes, unread, pins }))
+    }
+
+    /// Adds the bytes of an extent to the stream, unless it has them, and appends their pieces. Its record
+    /// was read in this visit.
+    pub(super) fn place<'a>(
         &mut self,
-        sides: &DiffSides<E>,
         extent: &Extent<'a>,
         pieces: &mut Vec<Piece<'a>>,
     ) -> Result<(), SendError> {
@@ -234,9 +220,8 @@ impl<'s> StreamWriter<'s> {
                 self.shared = shared;
             }
         }
-        if self.data.len() >= FRAME_PAYLOAD_BYTES_MAX {
-            self.settle(sides)?;
-            self.put_data(FRAME_PAYLOAD_BYTES_MAX)?;
+        if self.data.len() >= READ_TOGETHER_BYTES {
+            self.put_data()?;
         }
         Ok(())
     }
@@ -252,15 +237,13 @@ impl<'s> StreamWriter<'s> {
     }
 
     /// Ends the stream.
-    pub(super) fn end<E: Storage>(mut self, sides: &DiffSides<E>) -> Result<SentStream, SendError> {
+    pub(super) fn end(mut self) -> Result<(), SendError> {
         if self.skips.is_some() {
             return Err(SendError::NotThisStream);
         }
-        self.put_all(sides)?;
-        let hash = self.hasher.hash();
-        let end = StreamEnd { records: self.record_count, data_bytes: self.position, made: self.made, hash };
-        self.put(FrameKind::End, |out| end.encode(out))?;
-        Ok(SentStream { end, written_bytes: self.written_bytes })
+        self.put_all()?;
+        let (records, data_bytes) = (self.record_count, self.position);
+        self.put(StreamPart::End { records, data_bytes, made: self.made })
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! Terms. A *piece* is the part of a slice that lies on one column of one stripe. A row of a piece is *lost*
 //! if its block could not be read or did not verify. A *bounce buffer* is aligned memory that a device fills
-//! and the piece copies from.
+//! and the piece copies from. Small pieces of a batch that lie side by side are *joined*: one device read
+//! brings them all.
 //!
 //! # Invariants
 //! 1. A read returns `Ok` only if every byte was verified, or reconstructed from verified blocks (assert in
@@ -12,13 +13,16 @@
 //!    `a_small_read_costs_two_reads_at_first_and_one_from_then_on`).
 //! 3. Whole blocks are read straight into aligned memory of the caller; other pieces use a bounce buffer
 //!    (`ReadPiece::split_off`).
+//! 4. A block that cannot be read harms no piece but its own: if a joined read fails, its pieces are read one
+//!    by one (`fetch`; test `a_block_that_cannot_be_read_harms_no_slice_beside_it`).
 //!
 //! ```text
-//!   split_off ──▶ fetch ──▶ verify_piece ──────────────── nothing lost ─────────▶ deliver
+//!   split_off ──▶ fetch ──▶ verify ──────────────── nothing lost ───────────────▶ deliver
 //!                               └── lost rows ──▶ reconstruct_pieces ──▶ filled ──┘
 //! ```
 
 use std::collections::BTreeMap;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -37,6 +41,13 @@ use crate::segment::stripe_index::StripePlace;
 /// stripes.
 const BATCH_BYTES_MAX: usize = 16 << 20;
 
+/// Most blocks of a piece that is joined with others. To read a longer one for itself costs little, and
+/// nothing is copied.
+const JOINED_ROWS_MAX: u16 = 16;
+
+/// Most blocks between two joined pieces, which are read for nothing.
+const GAP_ROWS_MAX: u16 = 2;
+
 impl Pool {
     /// Fills `buf` with the slice's bytes; both have the same length. A block that cannot be read or does not
     /// verify is reconstructed and counted, and its segment is listed as damaged. A read into memory aligned
@@ -52,7 +63,7 @@ impl Pool {
     /// As `read`, for many slices: the devices get their reads in common batches of up to 16 MiB.
     ///
     /// # Errors
-    /// As `read`, for the first slice that fails; the content of all buffers is undefined then.
+    /// As `read`, for one of the slices that fail; the content of all buffers is undefined then.
     ///
     /// # Panics
     /// If a buffer is not as long as its slice.
@@ -73,7 +84,7 @@ impl Pool {
                 let piece =
                     ReadPiece::split_off(&segment, at, &mut rest).ok_or(PoolError::BadSlice(*slice))?;
                 at += piece.dest.len() as u64;
-                batch_bytes += piece.dest.len();
+                batch_bytes += usize::from(piece.rows) * BLOCK_BYTES;
                 batch.push(piece);
                 // The limit bounds memory: a read of unaligned buffers needs a bounce buffer for every piece.
                 if batch_bytes >= BATCH_BYTES_MAX {
@@ -98,13 +109,10 @@ struct ReadPiece<'a> {
     /// Bytes of the first block before the piece.
     skip: usize,
     dest: &'a mut [u8],
-    /// `None` if the device fills `dest` itself.
+    /// Whether a device can fill `dest` itself.
+    in_place: bool,
+    /// Memory for the blocks, if `dest` cannot take them.
     bounce: Option<AlignedBuf>,
-    /// Memory for the header block; `None` if the CRC table is cached.
-    header: Option<AlignedBuf>,
-    table: Option<CrcTable>,
-    /// Whether every device read for this piece succeeded.
-    reached: bool,
     /// Whether its device is known to be missing, failed or slow: that it was not reached is no damage.
     excused: bool,
     /// Rows that are lost and not reconstructed yet.
@@ -144,13 +152,29 @@ impl<'a> ReadPiece<'a> {
             rows: u16::try_from(rows).ok()?,
             skip,
             dest,
-            bounce: (!in_place).then(|| AlignedBuf::zeroed(rows * BLOCK_BYTES)),
-            header: None,
-            table: None,
-            reached: true,
+            in_place,
+            bounce: None,
             excused: false,
             lost: Vec::new(),
         })
+    }
+
+    /// What pieces of one column have in common, and their order in it.
+    fn position(&self) -> (SegmentId, u32, u32, usize, u16) {
+        (self.segment.id, self.segment.epoch, self.place.stripe, self.column, self.first_row)
+    }
+
+    fn end_row(&self) -> u16 {
+        self.first_row + self.rows
+    }
+
+    /// Whether one device read brings this piece and the next one in their order.
+    fn joins(&self, next: &ReadPiece<'_>) -> bool {
+        let column =
+            |piece: &ReadPiece<'_>| (piece.segment.id, piece.segment.epoch, piece.place.stripe, piece.column);
+        column(self) == column(next)
+            && self.rows.max(next.rows) <= JOINED_ROWS_MAX
+            && next.first_row <= self.end_row() + GAP_ROWS_MAX
     }
 
     fn blocks(&self) -> &[u8] {
@@ -160,11 +184,13 @@ impl<'a> ReadPiece<'a> {
         }
     }
 
+    /// The memory of the blocks, which is there from the first call on.
     fn blocks_mut(&mut self) -> &mut [u8] {
-        match &mut self.bounce {
-            Some(bounce) => bounce,
-            None => self.dest,
+        if self.in_place {
+            return self.dest;
         }
+        let len = usize::from(self.rows) * BLOCK_BYTES;
+        self.bounce.get_or_insert_with(|| AlignedBuf::zeroed(len))
     }
 
     /// Copies the piece out of the bounce buffer, if it has one.
@@ -175,16 +201,111 @@ impl<'a> ReadPiece<'a> {
     }
 }
 
+/// Pieces of one column that one device read brings.
+struct DeviceRead<'p, 'a> {
+    pieces: &'p mut [ReadPiece<'a>],
+    /// The blocks from those of the first piece to those of the last one; `None` if there is one piece alone.
+    joined: Option<AlignedBuf>,
+    /// The header block; `None` if the CRC table is cached.
+    header: Option<AlignedBuf>,
+    table: Option<CrcTable>,
+    answer: ReadAnswer,
+}
+
+/// What became of the operations of a device read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ReadAnswer {
+    Read,
+    Failed,
+    /// The device is known to be missing, failed or slow.
+    Excused,
+}
+
+impl<'p, 'a> DeviceRead<'p, 'a> {
+    fn new(pieces: &'p mut [ReadPiece<'a>], inner: &Inner) -> Self {
+        let first = &pieces[0];
+        let table = inner.checksums.get(&first.segment, first.place.stripe, first.column);
+        let end_row = pieces.iter().map(ReadPiece::end_row).max().expect("a read has a piece");
+        let rows = usize::from(end_row - first.first_row);
+        DeviceRead {
+            joined: (pieces.len() > 1).then(|| AlignedBuf::zeroed(rows * BLOCK_BYTES)),
+            header: table.is_none().then(|| AlignedBuf::zeroed(BLOCK_BYTES)),
+            table,
+            pieces,
+            answer: ReadAnswer::Read,
+        }
+    }
+
+    /// Adds the operations, or notes that the device takes none.
+    fn add_ops<'o>(&'o mut self, inner: &Inner, ops: &mut Vec<DeviceOp<'o>>) {
+        let first = &mut self.pieces[0];
+        let header_at = inner.locate(&first.segment, &first.place, first.column, None);
+        let blocks_at = inner.locate(&first.segment, &first.place, first.column, Some(first.first_row));
+        // A missing or gone device has no read operation: the pieces count as unreached without any I/O. So
+        // does one that failed a write or does not answer, where other columns can stand in.
+        let read_op = if first.segment.parity == 0 { Devices::read_op } else { Devices::sound_read_op };
+        let blocks = match &mut self.joined {
+            Some(joined) => &mut **joined,
+            None => first.blocks_mut(),
+        };
+        let header = self.header.as_mut().map(|header| (header_at, &mut **header));
+        for (at, buf) in header.into_iter().chain([(blocks_at, blocks)]) {
+            match read_op(&inner.devices, at, buf) {
+                Some(op) => ops.push(op),
+                None => self.answer = ReadAnswer::Excused,
+            }
+        }
+    }
+
+    /// Verifies the blocks of all pieces, lists their lost rows, and delivers pieces of which none is lost
+    /// from the joined blocks.
+    fn verify(&mut self, inner: &Inner) {
+        let reached = self.answer == ReadAnswer::Read;
+        let first = &self.pieces[0];
+        // Identity first: the checksums in another shard's header would accept another shard's blocks.
+        if reached && let Some(header) = &self.header {
+            self.table = inner.verify_crc_table(&first.segment, &first.place, first.column, header);
+        }
+        let first_row = first.first_row;
+        let table = self.table.as_ref().filter(|_| reached);
+        for piece in &mut *self.pieces {
+            piece.excused = self.answer == ReadAnswer::Excused;
+            let rows = piece.first_row..piece.end_row();
+            debug_assert!(rows.end <= piece.place.rows, "a piece reads rows of its stripe");
+            let Some(table) = table else {
+                piece.lost = rows.collect();
+                continue;
+            };
+            let joined = self.joined.as_ref().map(|joined| {
+                let at = usize::from(piece.first_row - first_row) * BLOCK_BYTES;
+                &joined[at..at + usize::from(piece.rows) * BLOCK_BYTES]
+            });
+            let blocks = joined.unwrap_or_else(|| piece.blocks());
+            let mut sound = inner.verify_blocks(&piece.segment, piece.column, table, rows.start, blocks);
+            // A row without a checksum is lost, like one with a wrong checksum.
+            let lost: Vec<u16> = rows.filter(|_| sound.next() != Some(true)).collect();
+            drop(sound);
+            match joined {
+                Some(joined) if lost.is_empty() => {
+                    piece.dest.copy_from_slice(&joined[piece.skip..piece.skip + piece.dest.len()]);
+                }
+                // Reconstruction fills the rows between.
+                Some(joined) => piece.blocks_mut().copy_from_slice(joined),
+                None => {}
+            }
+            piece.lost = lost;
+        }
+    }
+}
+
 impl Inner {
     fn read_batch(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), PoolError> {
+        batch.sort_unstable_by_key(ReadPiece::position);
         self.fetch(batch);
         // Lost pieces are grouped by stripe: one reconstruction reads the other columns once for all of them.
         let mut incomplete: BTreeMap<(SegmentId, u32), Vec<usize>> = BTreeMap::new();
-        for (n, piece) in batch.iter_mut().enumerate() {
-            self.verify_piece(piece);
-            if !piece.lost.is_empty() {
-                incomplete.entry((piece.segment.id, piece.place.stripe)).or_default().push(n);
-            }
+        for (n, piece) in batch.iter().enumerate().filter(|(_, piece)| !piece.lost.is_empty()) {
+            incomplete.entry((piece.segment.id, piece.place.stripe)).or_default().push(n);
         }
         for members in incomplete.into_values() {
             self.reconstruct_pieces(batch, &members)?;
@@ -196,79 +317,43 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads the blocks of all pieces, and the headers of those without a cached table, in one batch.
+    /// Reads and verifies the blocks of all pieces, which are in their order, in one batch.
     fn fetch(&self, batch: &mut [ReadPiece<'_>]) {
-        // `owners[i]` is the piece that `ops[i]` reads for.
-        let mut ops: Vec<DeviceOp<'_>> = Vec::with_capacity(batch.len());
-        let mut owners = Vec::with_capacity(batch.len());
-        let mut excused = Vec::new();
-        for (n, piece) in batch.iter_mut().enumerate() {
-            let (segment, place) = (&piece.segment, &piece.place);
-            piece.table = self.checksums.get(segment, place.stripe, piece.column);
-            let header_at = self.locate(segment, place, piece.column, None);
-            let blocks_at = self.locate(segment, place, piece.column, Some(piece.first_row));
-            // A missing or gone device has no read operation: the piece counts as unreached without any I/O.
-            // So does one that failed a write or does not answer, where other columns can stand in.
-            let read_op = if segment.parity == 0 { Devices::read_op } else { Devices::sound_read_op };
-            if piece.table.is_none() {
-                let header = piece.header.insert(AlignedBuf::zeroed(BLOCK_BYTES));
-                match read_op(&self.devices, header_at, header) {
-                    Some(op) => {
-                        ops.push(op);
-                        owners.push(n);
-                    }
-                    None => excused.push(n),
-                }
+        let parts = batch.chunk_by_mut(|piece, next| piece.joins(next));
+        let mut reads: Vec<DeviceRead<'_, '_>> = parts.map(|pieces| DeviceRead::new(pieces, self)).collect();
+        self.run_reads(&mut reads);
+        for read in &mut reads {
+            if read.answer == ReadAnswer::Failed && read.pieces.len() > 1 {
+                let alone = read.pieces.iter_mut().map(slice::from_mut);
+                let mut alone: Vec<DeviceRead<'_, '_>> =
+                    alone.map(|piece| DeviceRead::new(piece, self)).collect();
+                self.run_reads(&mut alone);
+                alone.iter_mut().for_each(|read| read.verify(self));
+            } else {
+                read.verify(self);
             }
-            let target = match &mut piece.bounce {
-                Some(bounce) => &mut **bounce,
-                None => &mut *piece.dest,
-            };
-            match read_op(&self.devices, blocks_at, target) {
-                Some(op) => {
-                    ops.push(op);
-                    owners.push(n);
-                }
-                None => excused.push(n),
-            }
-        }
-        self.devices.run(&mut ops);
-        let mut failed = Vec::new();
-        for (op, n) in ops.iter().zip(&owners) {
-            match op.result {
-                Ok(()) => {}
-                Err(DeviceError::Late { .. }) => excused.push(*n),
-                Err(_) => failed.push(*n),
-            }
-        }
-        // Set only now: the operations borrow the pieces until here.
-        for n in failed {
-            batch[n].reached = false;
-        }
-        for n in excused {
-            (batch[n].reached, batch[n].excused) = (false, true);
         }
     }
 
-    /// Verifies the blocks of a piece and lists its lost rows.
-    fn verify_piece(&self, piece: &mut ReadPiece<'_>) {
-        let rows = piece.first_row..piece.first_row + piece.rows;
-        debug_assert!(rows.end <= piece.place.rows, "a piece reads rows of its stripe");
-        // Identity first: the checksums in another shard's header would accept another shard's blocks.
-        if piece.reached
-            && let Some(header) = &piece.header
-        {
-            piece.table = self.verify_crc_table(&piece.segment, &piece.place, piece.column, header);
+    /// Runs the operations of all reads together.
+    fn run_reads(&self, reads: &mut [DeviceRead<'_, '_>]) {
+        let (mut ops, mut owners) = (Vec::with_capacity(reads.len()), Vec::with_capacity(reads.len()));
+        for (n, read) in reads.iter_mut().enumerate() {
+            read.add_ops(self, &mut ops);
+            owners.resize(ops.len(), n);
         }
-        piece.lost = match piece.table.as_ref().filter(|_| piece.reached) {
-            None => rows.collect(),
-            Some(table) => {
-                let mut sound =
-                    self.verify_blocks(&piece.segment, piece.column, table, rows.start, piece.blocks());
-                // A row without a checksum is lost, like one with a wrong checksum.
-                rows.filter(|_| sound.next() != Some(true)).collect()
+        self.devices.run(&mut ops);
+        let failures = ops.iter().zip(&owners).filter_map(|(op, n)| match op.result {
+            Ok(()) => None,
+            Err(DeviceError::Late { .. }) => Some((*n, ReadAnswer::Excused)),
+            Err(_) => Some((*n, ReadAnswer::Failed)),
+        });
+        let failures: Vec<(usize, ReadAnswer)> = failures.collect();
+        for (n, answer) in failures {
+            if reads[n].answer != ReadAnswer::Excused {
+                reads[n].answer = answer;
             }
-        };
+        }
     }
 
     /// Reconstructs the lost rows of the pieces `members`, which lie in one stripe.

@@ -77,6 +77,61 @@ fn many_slices_are_read_together_and_into_unaligned_memory() {
     }
 }
 
+/// Reads these parts of a segment with one call, and compares. Returns the number of device reads.
+fn read_parts(pool: &Pool, written: &WrittenSegment, parts: &[(u64, usize)]) -> u64 {
+    let before = pool.counters().total.reads;
+    let mut memory: Vec<Vec<u8>> = parts.iter().map(|(_, len)| vec![0; *len]).collect();
+    let slices: Vec<_> = parts.iter().map(|(at, len)| written.slice(*at, *len)).collect();
+    let mut reads: Vec<_> = slices.iter().copied().zip(memory.iter_mut().map(Vec::as_mut_slice)).collect();
+    pool.read_many(&mut reads).unwrap();
+    for (slice, got) in reads {
+        assert!(*got == *written.expected(slice), "{slice}");
+    }
+    pool.counters().total.reads - before
+}
+
+#[test]
+fn small_slices_side_by_side_cost_one_device_read_in_any_order() {
+    let (_world, pool) = world(6, 3, 2, 1);
+    let written = write_segment(&pool, id(1), &[usize::MAX]);
+    let block = BLOCK_BYTES as u64;
+    let side_by_side = [(20_000, 10_000), (100, 9900), (10_000, 10_000), (30_001, 7), (120, 40)];
+    assert_eq!(read_parts(&pool, &written, &side_by_side), 1);
+    let two_blocks_between = [(0, 4096), (3 * block, 4096)];
+    assert_eq!(read_parts(&pool, &written, &two_blocks_between), 1);
+    let three_blocks_between = [(0, 4096), (4 * block, 4096)];
+    assert_eq!(read_parts(&pool, &written, &three_blocks_between), 2);
+    let long_ones = [(0, 70_000), (70_000, 70_000)];
+    assert_eq!(read_parts(&pool, &written, &long_ones), 2, "a long piece is read for itself");
+}
+
+/// The device refuses the read of both slices together, as it does if one of their blocks is bad.
+#[test]
+fn a_block_that_cannot_be_read_harms_no_slice_beside_it() {
+    let (world, pool) = world(7, 1, 1, 0);
+    let written = write_segment(&pool, id(1), &[usize::MAX]);
+    let parts = [(0, 4096), (2 * BLOCK_BYTES as u64, 4096)];
+    assert_eq!(read_parts(&pool, &written, &parts), 1);
+    let op = warpfire_sim_env::OpClass::Read;
+    world.sims()[0].inject(warpfire_sim_env::Fault::Fail { op, after: 0, lasting: false });
+    assert_eq!(read_parts(&pool, &written, &parts), 3, "together, then one by one");
+    assert_eq!(pool.damaged_segments(), []);
+}
+
+#[test]
+fn rot_under_slices_that_are_read_together_is_reconstructed_for_each() {
+    let (world, pool) = world(8, 3, 2, 1);
+    let written = write_segment(&pool, id(1), &[usize::MAX]);
+    for row in [1, 3, 4] {
+        let (device, at) = block_at(&written, 0, 0, Some(row));
+        world.sims()[device].rot(at, 5);
+    }
+    let pool = open_with(world.devices(), &[&written]);
+    read_parts(&pool, &written, &[(8192, 5000), (3000, 5000), (13_500, 4096), (17_600, 10)]);
+    assert_eq!(pool.counters().rebuilt_blocks, 5, "row 3 is in two slices, and so is row 4");
+    assert_eq!(pool.damaged_segments(), [id(1)]);
+}
+
 #[test]
 fn a_pointer_outside_the_written_payload_is_refused() {
     let (_world, pool) = world(5, 3, 2, 1);
