@@ -86,11 +86,19 @@ pub enum PlantedBug {
     PastEndsEarly,
     /// A stripe of a column that is rewritten ends with its first piece.
     PieceTakenForWhole,
+    /// A version that only bookmarks show keeps its slices.
+    BookmarkHoldsBytes,
+    /// A version fades as soon as a bookmark shows it, also where a snapshot shows it too.
+    SnapshotFades,
+    /// The versions that a released origin shows may go before the record without the origin is durable.
+    OriginForgottenEarly,
+    /// A released origin is forgotten while a snapshot from before the release reads on.
+    OriginForgottenInUse,
 }
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 40] = [
+    const ALL: [(PlantedBug, &str); 44] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -131,6 +139,10 @@ impl PlantedBug {
         (PlantedBug::MarkBeforeBytes, "mark-before-bytes"),
         (PlantedBug::PastEndsEarly, "past-ends-early"),
         (PlantedBug::PieceTakenForWhole, "piece-taken-for-whole"),
+        (PlantedBug::BookmarkHoldsBytes, "bookmark-holds-bytes"),
+        (PlantedBug::SnapshotFades, "snapshot-fades"),
+        (PlantedBug::OriginForgottenEarly, "origin-forgotten-early"),
+        (PlantedBug::OriginForgottenInUse, "origin-forgotten-in-use"),
     ];
 
     fn named(name: &str) -> Option<PlantedBug> {

@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use warpfire_env::sync::RwLock;
 use warpfire_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use warpfire_env::{PlantedBug, is_planted};
 use warpfire_units::Seq;
 
 use crate::snapshot::SnapshotRegistry;
@@ -229,7 +230,7 @@ impl OriginTable {
             };
             debug_assert!(origin.seq < released_at, "an origin is released after it was taken");
             let last = Seq(released_at.0.saturating_sub(1));
-            !snapshots.holds_between(origin.seq, last)
+            (!snapshots.holds_between(origin.seq, last) || is_planted(PlantedBug::OriginForgottenInUse))
                 && !is_read_between(record.domain, origin.seq, released_at)
         };
         self.domains.values().filter(is_unneeded).map(|record| record.domain).collect()

@@ -9,8 +9,8 @@
 //! 3. The registration ends after the sync that covers the removal of the record.
 //! 4. The same holds for the seq of a domain's origin, and a domain counts as removed only once the record
 //!    that says so is durable. Until then a crash could bring back the domain without the versions that
-//!    compaction has dropped. A domain loses its origin in the same way
-//!    (`forget_origin`).
+//!    compaction has dropped. A domain loses its origin in the same way (`forget_origin`,
+//!    `tests::released`).
 //! 5. The release of an origin counts at once. It changes what readers pass, and no compaction depends on it:
 //!    a crash that takes it back finds the same values through the origin (`domain.rs`, invariant 6).
 //! 6. A bookmark is registered before its record is applied, while a persistent snapshot of its seq is. Both
@@ -204,14 +204,24 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             self.domains.get().is_some_and(|t| t.unneeded_origins(&self.snapshots).contains(&domain)),
             "nobody reads on in an origin that is forgotten, and nobody can begin to"
         );
-        let committed = self.commit(batch, None, Admit::Reserve)?;
-        // A crash before this is durable brings back the record with the origin: then the deletes that hide
-        // the origin's values must be there.
+        let committed = self.remove_origin_record(domain, batch)?;
+        // A crash before this is durable brings back the record with the origin, also from before its
+        // release: then the deletes that hide the origin's values must be there.
         self.sync(committed)?;
-        self.domains.forget_origin(domain);
+        if !is_planted(PlantedBug::OriginForgottenEarly) {
+            self.domains.forget_origin(domain);
+        }
         self.snapshots.note_removal();
         self.wake_background();
         Ok(())
+    }
+
+    /// Commits the record of a domain without its origin, which stays registered.
+    pub(crate) fn remove_origin_record(&self, domain: DomainId, batch: &Batch) -> Result<Seq, CommitError> {
+        if is_planted(PlantedBug::OriginForgottenEarly) {
+            self.domains.forget_origin(domain);
+        }
+        self.commit(batch, None, Admit::Reserve)
     }
 
     /// See `SnapshotStore::unneeded_domains`.

@@ -18,6 +18,7 @@
 
 use std::cmp::Reverse;
 
+use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::table::{BUNDLE_EDIT_BYTES_MAX, Bundle, KeyVersion, VersionKind};
 use warpfire_units::{Seq, SlicePtr};
 
@@ -65,7 +66,7 @@ impl<'a> FullReads<'a> {
     pub(super) fn of_next(&mut self, newest: Seq) -> bool {
         let above = self.above.replace(newest);
         debug_assert!(above.is_none_or(|above| newest <= above), "strata come from the newest to the oldest");
-        if self.passes || self.readers.faded.is_empty() {
+        if self.passes || self.readers.faded.is_empty() || is_planted(PlantedBug::BookmarkHoldsBytes) {
             return true;
         }
         // Later readers read the newest version.
@@ -82,6 +83,9 @@ impl<'a> FullReads<'a> {
         });
         let (all, faded) = (count(of_key), count(faded));
         debug_assert!(faded <= all, "a faded seq is the seq of a reader");
+        if is_planted(PlantedBug::SnapshotFades) {
+            return faded == 0;
+        }
         all > faded
     }
 

@@ -9,6 +9,7 @@ mod held;
 mod limits;
 mod model;
 mod past;
+mod released;
 mod removed;
 mod reserved;
 mod rewriting;
