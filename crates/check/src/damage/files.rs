@@ -184,7 +184,7 @@ impl<'a> FileNamer<'a> {
             if let Ok(Key::Region(volume, ino, index)) = Key::decode(key) {
                 match value {
                     Value::Present(value) => self.take_extents(volume.0, ino, index, key, value),
-                    Value::Unreadable => self.lose_region(volume.0, ino, index),
+                    Value::Unreadable | Value::Unfolded(_) => self.lose_region(volume.0, ino, index),
                 }
             }
             true

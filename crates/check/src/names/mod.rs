@@ -83,6 +83,7 @@ pub(crate) fn check_names(
                     pass.take(key, value)
                 }
                 Value::Unreadable => pass.take_hole(),
+                Value::Unfolded(error) => pass.take_unfolded(key, error),
             }
         });
         stopped.clone()?;

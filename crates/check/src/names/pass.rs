@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use warpfire_format::Corrupt;
 use warpfire_format::fs::{
     BookmarkRecord, DoorVolume, FilesystemRecord, HealthRecord, Key, PoolRecordId, SnapshotName,
     SnapshotRecord, SnapshotRuleRecord, VolumeId, VolumeRecord, WishesRecord, decode_counter,
@@ -142,9 +143,12 @@ impl<'a> NamesPass<'a> {
     /// Takes the next key that a clone shows. Keys of one clone come in order, after those of `take`.
     pub(super) fn take_shown(&mut self, key: &[u8], value: &[u8], is_own: bool) -> bool {
         self.keys += 1;
-        // Keys that do not decode are findings of their own volume.
-        if let Ok(key) = Key::decode(key) {
-            self.take_decoded(key, value, is_own);
+        match Key::decode(key) {
+            // The snapshots of the first volume are none of its clones, and are taken there.
+            Ok(Key::SnapshotName(..) | Key::SnapshotRule(..) | Key::Bookmark(..)) if !is_own => {}
+            Ok(key) => self.take_decoded(key, value, is_own),
+            // Keys that do not decode are findings of their own volume.
+            Err(_) => {}
         }
         if self.keys.is_multiple_of(MEASURE_EVERY) {
             self.measure();
@@ -192,6 +196,19 @@ impl<'a> NamesPass<'a> {
     pub(super) fn take_hole(&mut self) -> bool {
         self.has_holes = true;
         true
+    }
+
+    /// Takes a key whose versions do not fold. In a removed volume that says nothing: compaction drops the
+    /// versions that nobody reads from one run before another, and a base may go before its operands.
+    pub(super) fn take_unfolded(&mut self, key: &[u8], error: Corrupt) -> bool {
+        let volume = Key::decode(key).ok().and_then(|key| volume_of_key(&key));
+        if volume.and_then(|of| self.volumes.get(&of)).is_some_and(|record| record.removed_at.is_some()) {
+            return true;
+        }
+        if self.context.is_first {
+            self.context.findings.error(FindingCode::Value, show(key), error);
+        }
+        self.take_hole()
     }
 
     fn measure(&mut self) {

@@ -7,6 +7,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
+use warpfire_format::Corrupt;
 use warpfire_format::fs::{FoldBase, FoldOutcome, fold};
 use warpfire_format::table::{KeyVersion, VersionKind};
 use warpfire_units::Seq;
@@ -26,6 +27,8 @@ pub(crate) enum Value<'a> {
     Present(&'a [u8]),
     /// There may be a value, but it cannot be computed. The reason is reported already.
     Unreadable,
+    /// Its versions do not fold onto each other. That is not reported yet.
+    Unfolded(Corrupt),
 }
 
 /// What the versions of a key say, without those of an origin.
@@ -164,7 +167,7 @@ impl<'a> Merge<'a> {
             let value = match (merged, hidden_by) {
                 (Merged::Absent, _) => None,
                 (Merged::Value { base }, Some(hider)) if hider <= base => Some(Value::Unreadable),
-                (Merged::Unreadable, _) => Some(Value::Unreadable),
+                (Merged::Unfolded(error), _) => Some(Value::Unfolded(error)),
                 (Merged::Value { .. }, hidden_by) => {
                     if hidden_by.is_some() {
                         self.survivors.insert(key.to_vec());
@@ -328,8 +331,8 @@ enum Merged {
     Absent,
     /// Its value is in the buffer. The oldest version that it depends on is in source `base`.
     Value { base: usize },
-    /// It cannot be computed; the reason is reported.
-    Unreadable,
+    /// It cannot be computed, because its versions do not fold.
+    Unfolded(Corrupt),
 }
 
 /// Computes the value of one key into `out`. Returns the number of versions too.
@@ -386,12 +389,9 @@ fn visit<'s, 'a: 's>(
         (_, true) => Merged::Absent,
         (base, false) => match fold(key, base, &operands, out) {
             Ok(FoldOutcome::Value) => Merged::Value { base: number },
-            Ok(FoldOutcome::Deleted) => Merged::Absent,
-            Ok(FoldOutcome::Operand) => Merged::Unreadable,
-            Err(e) => {
-                findings.error(FindingCode::Value, show(key), e);
-                Merged::Unreadable
-            }
+            // Only an unknown base leaves an operand.
+            Ok(FoldOutcome::Deleted | FoldOutcome::Operand) => Merged::Absent,
+            Err(e) => Merged::Unfolded(e),
         },
     };
     (merged, seen)

@@ -2,7 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use warpfire_format::fs::{DoorVolume, Key, VolumeId, VolumeLimits, VolumeOrigin};
+use warpfire_format::fs::{
+    DoorVolume, InodeEdit, Key, RULE_PERIODS, SnapshotRuleRecord, VolumeId, VolumeLimits, VolumeOrigin,
+    dentry_key, local_of, volume_of,
+};
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{CloneSource, NewMode, NodeRef};
 use warpfire_meta::{Admit, Batch, Store};
@@ -60,6 +63,62 @@ fn volumes_and_clones_are_clean_whatever_happens_on_either_side() {
         fs.close().expect("sound devices do not fail");
         assert_clean(&checked(&world.devices()), &format!("seed {seed}, without volumes"));
     }
+}
+
+/// The check once took the names of the snapshots for names of the clone too, and found them without
+/// snapshots.
+#[test]
+fn a_clone_of_a_pool_with_snapshots_bookmarks_and_rules_is_clean() {
+    let shape = SHAPES[0];
+    let world = world(shape, 5);
+    let fs = make(&world, shape);
+    fs.mkdir(&ROOT, &fs.root(), b"work", NewMode::exact(0o755)).expect("there is room");
+    live_below(&fs, find(&fs, b"work"), 5, 20);
+    fs.create_snapshot(b"kept").expect("there is room");
+    fs.create_bookmark(b"kept", b"mark").expect("there is room");
+    let rule = SnapshotRuleRecord {
+        every_seconds: 3600,
+        keep: [0; RULE_PERIODS],
+        expire_seconds: 0,
+        free_permille: 0,
+        is_only_after_change: false,
+        believed_seconds: 0,
+        doubted_seconds: None,
+    };
+    fs.put_snapshot_rule(b"hourly", &rule).expect("there is room");
+    clone(&fs, b"work", b"first");
+    clone(&fs, b"first", b"second");
+    fs.sync().expect("sound devices do not fail");
+    assert_clean(&checked(&cut(&world).devices()), "with clones");
+    fs.detach_volume(b"/first", &mut |_| ControlFlow::Continue(())).expect("it is a clone");
+    fs.close().expect("sound devices do not fail");
+    assert_clean(&checked(&world.devices()), "with one of them detached");
+}
+
+/// Compaction drops what nobody reads of a deleted volume from one run before another. The check once folded
+/// the operands that were left onto older values, and found that they contradict each other.
+#[test]
+fn versions_that_do_not_fold_are_found_but_in_a_deleted_volume() {
+    let shape = SHAPES[0];
+    let world = world(shape, 6);
+    let fs = make(&world, shape);
+    fs.mkdir(&ROOT, &fs.root(), b"work", NewMode::exact(0o755)).expect("there is room");
+    clone(&fs, b"work", b"first");
+    let first = find(&fs, b"first");
+    fs.create_file(&ROOT, &first, b"small", NewMode::exact(0o644), b"bytes").expect("there is room");
+    let key = dentry_key(volume_of(first.ino()), local_of(first.ino()), b"small");
+    fs.create_snapshot(b"kept").expect("there is room");
+    fs.sync().expect("sound devices do not fail");
+    let (mut operand, mut batch) = (Vec::new(), Batch::new());
+    // Too long for a small file.
+    InodeEdit { size: Some((1 << 20, 0)), ..InodeEdit::default() }.encode(&mut operand);
+    batch.merge(&key, &operand);
+    fs.engine().commit(&batch, None, Admit::User).expect("there is room");
+    fs.engine().sync(Seq::MAX).expect("sound devices do not fail");
+    assert!(checked(&cut(&world).devices()).errors > 0, "in a volume that lives");
+    drop(first);
+    fs.delete_volume(&fs.root(), b"first", &mut |_| ()).expect("it is a door");
+    assert_clean(&checked(&cut(&world).devices()), "in a deleted volume");
 }
 
 /// A name, and the changes that plant a contradiction.
