@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use rustix::io::Errno;
-use warpfire_meta::{ORIGINS_MAX, Store};
+use warpfire_meta::{ORIGINS_MAX, SnapshotStore, Storage, Store};
 
 use super::check::check;
 use super::engine::{LogEngine, format, open};
@@ -20,7 +20,7 @@ use crate::{
 const ROOT: Caller<'static> = Caller::ROOT;
 const MIB: u64 = 1 << 20;
 
-fn dir(fs: &TestFs, parent: &NodeRef, name: &[u8]) -> NodeRef {
+fn dir<E: Storage>(fs: &Fs<E>, parent: &NodeRef, name: &[u8]) -> NodeRef {
     fs.mkdir(&ROOT, parent, name, NewMode::exact(0o755)).unwrap()
 }
 
@@ -33,7 +33,7 @@ fn read(fs: &TestFs, parent: &NodeRef, name: &[u8]) -> Vec<u8> {
     fs.read_file(&ROOT, parent, name).unwrap()
 }
 
-fn clone(fs: &TestFs, source: &NodeRef, name: &[u8]) -> NodeRef {
+fn clone<E: Storage + SnapshotStore>(fs: &Fs<E>, source: &NodeRef, name: &[u8]) -> NodeRef {
     fs.clone_directory(CloneSource::Directory(source), &fs.root(), name).unwrap();
     fs.lookup(&ROOT, &fs.root(), name).unwrap()
 }
@@ -244,6 +244,19 @@ fn a_directory_with_a_door_in_it_is_not_cloned() {
     delete(&fs, b"@try").unwrap();
     fs.sync().unwrap();
     check(&**fs.engine(), "volumes in volumes");
+}
+
+/// The time once came with a later sync, so a power cut left a directory without the door and with the old
+/// time.
+#[test]
+fn a_durable_deletion_has_the_time_of_the_directory_with_the_door() {
+    let fs = open(format(), Fs::format);
+    let work = dir(&fs, &fs.root(), b"work");
+    clone(&fs, &work, b"@try");
+    fs.delete_volume(&fs.root(), b"@try", &mut |_| ()).unwrap();
+    let (shown, cut) = (fs.getattr(&fs.root()), open(fs.engine().log().crash(), |_, _, _, _| Ok(())));
+    let left = cut.getattr(&cut.root());
+    assert_eq!((left.links, left.mtime, left.ctime), (shown.links, shown.mtime, shown.ctime));
 }
 
 #[test]

@@ -49,6 +49,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let nodes = self.inode_cache.nodes_in_use();
         let nodes: Vec<NodeRef> = nodes.into_iter().filter(|n| volume_of(n.ino()) == volume).collect();
         nodes.iter().for_each(|node| changed(Invalidation::File(node.ino())));
+        // Before the commit, which is durable on return: its sync point takes the times along.
+        self.defer_times(dir, now);
         self.engine.commit_with_snapshot(&changes, Admit::Reserve, &mut |seq, batch| {
             let mut value = Vec::new();
             DoorVolume { removed_at: Some(seq), ..record }.encode(&mut value);
@@ -65,7 +67,6 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             node.pending_times.reset();
         }
         self.show_door(dir, &key, -1);
-        self.defer_times(dir, now);
         Ok(info)
     }
 
