@@ -1,13 +1,14 @@
 //! Does operations on the product, by path and as user 0.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{
-    AllocMode, Attr, FileKind, Fs, FsError, NewMode, NodeRef, Position, RenameMode, SetAttr, SetTime,
-    XattrMode, YankedSlice,
+    AllocMode, Attr, CloneSource, FileKind, Fs, FsError, NewMode, NodeRef, Position, RenameMode, SetAttr,
+    SetTime, XattrMode, YankedSlice,
 };
-use warpfire_meta::{MetaError, Storage, Store};
+use warpfire_meta::{MetaError, SnapshotStore, Storage, Store};
 
 use crate::model::{Errno, Name, OpOutput, Path, Stat};
 use crate::op::{Op, Slot, Span};
@@ -127,6 +128,31 @@ fn change<E: Storage>(fs: &Fs<E>, op: &Op) -> Result<(), FsError> {
         Op::Fsync(path) => fs.fsync(&node(fs, path)?),
         Op::Sync => fs.sync(),
         Op::Background(steps) => background(fs.engine().as_ref(), *steps),
+        _ => Ok(()),
+    }
+}
+
+/// Does an operation on bookmarks and clones.
+///
+/// # Errors
+/// The error of the filesystem.
+pub(crate) fn change_pool<E: Storage + SnapshotStore>(fs: &Fs<E>, op: &Op) -> Result<(), FsError> {
+    match op {
+        Op::Bookmark(snapshot, name) => fs.create_bookmark(snapshot, name).map(drop),
+        Op::DropBookmark(name) => fs.delete_bookmark(name).map(drop),
+        Op::Clone(source, door) => {
+            let source = node(fs, source)?;
+            let (dir, name) = place(fs, door)?;
+            fs.clone_directory(CloneSource::Directory(&source), &dir, name).map(drop)
+        }
+        Op::Detach(door) => {
+            let path: Vec<u8> = door.iter().flat_map(|name| [b"/", &name[..]].concat()).collect();
+            fs.detach_volume(&path, &mut |_| ControlFlow::Continue(())).map(drop)
+        }
+        Op::DropClone(door) => {
+            let (dir, name) = place(fs, door)?;
+            fs.delete_volume(&dir, name, &mut |_| ()).map(drop)
+        }
         _ => Ok(()),
     }
 }

@@ -28,7 +28,7 @@ pub fn observe<E: Storage>(fs: &Fs<E>) -> Result<Picture, (Path, FsError)> {
     observe_below(fs, &fs.root())
 }
 
-/// As `observe`, with the pictures of all snapshots.
+/// As `observe`, with the pictures of all snapshots, the bookmarks and the doors of clones.
 ///
 /// # Errors
 /// As `observe`. A failure in a snapshot has the path in it.
@@ -38,7 +38,37 @@ pub fn observe_all<E: Storage + SnapshotStore>(fs: &Fs<E>) -> Result<Picture, (P
         let then = fs.open_snapshot(&snapshot.name).map_err(|e| (Path::new(), e))?;
         picture.snapshots.insert(snapshot.name, Arc::new(observe(&*then)?));
     }
+    let bookmarks = fs.bookmarks().map_err(|e| (Path::new(), e))?;
+    picture.bookmarks = bookmarks.into_iter().map(|mark| (mark.name, mark.snapshot)).collect();
+    for volume in fs.volumes().map_err(|e| (Path::new(), e))? {
+        let names = volume.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        picture.doors.insert(names.map(<[u8]>::to_vec).collect(), volume.origin.is_some());
+    }
     Ok(picture)
+}
+
+/// Every path below a directory with its bytes; `None` for a directory. Doors are directories.
+pub type Listing = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// The names and bytes below a directory, of a tree with directories and files alone. The directory has the
+/// empty path there.
+///
+/// # Errors
+/// The first failure.
+pub fn listing<E: Storage>(fs: &Fs<E>, top: &NodeRef) -> Result<Listing, FsError> {
+    let (mut all, mut todo) = (Listing::new(), vec![(Vec::new(), top.clone())]);
+    while let Some((path, dir)) = todo.pop() {
+        for entry in fs.readdir(&ROOT, &dir, None, usize::MAX)? {
+            let below = [&path[..], b"/", &entry.name].concat();
+            if entry.kind == FileKind::Directory {
+                todo.push((below, fs.lookup(&ROOT, &dir, &entry.name)?));
+            } else {
+                all.insert(below, Some(fs.read_file(&ROOT, &dir, &entry.name)?));
+            }
+        }
+        all.insert(path, None);
+    }
+    Ok(all)
 }
 
 /// The picture of a directory and the tree below it. The directory has the empty path there.

@@ -127,8 +127,7 @@ impl ModelTransaction {
         let digest = |model: &Model| {
             let mut picture = model.picture();
             picture.clear_times_of_directories();
-            // Snapshots are no part of a transaction.
-            picture.snapshots.clear();
+            picture.clear_all_but_the_tree();
             picture.digest()
         };
         self.begin == Begin::Reads || digest(&self.begun_model) == digest(&self.model)

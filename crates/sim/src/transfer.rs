@@ -95,7 +95,7 @@ fn failed(what: &str) -> impl Fn(String) -> Violation {
 impl Source {
     fn draw(seed: u64, random: &SimRandom) -> Result<Source, Violation> {
         let mut session = Session::make(Shape::of_crash(seed, None), seed)?;
-        let menu = Menu { write_bytes_max: 30_000, together: 20, ..Menu::TINY };
+        let menu = Menu { write_bytes_max: 30_000, together: 20, clones: false, ..Menu::TINY };
         let draw = OpSource::new(random.below(u64::MAX), menu);
         let mut trees = [Picture::default(), Picture::default()];
         for (name, tree) in SNAPSHOTS.iter().zip(&mut trees) {

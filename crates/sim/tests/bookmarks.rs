@@ -1,39 +1,20 @@
 //! A small life with a bookmark: after a power cut at every boundary of the devices' writes and flushes, a
 //! receiver of the snapshot gets the changes since, by the bookmark or by the snapshot.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use warpfire_format::Uuid;
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{
-    FileKind, Follow, FsError, NewMode, NodeRef, Position, ReceiveTarget, RenameMode, STREAM_MARK_BYTES,
-    SendBase, SendOrder,
+    Follow, FsError, NewMode, NodeRef, Position, ReceiveTarget, RenameMode, STREAM_MARK_BYTES, SendBase,
+    SendOrder,
 };
+use warpfire_sim::observe::listing;
 use warpfire_sim::stack::{MediaKind, Shape, SimFs, overwrite};
 use warpfire_sim_env::{Cut, Event, SimWorld, mix};
 
 const ROOT: Caller<'static> = Caller::ROOT;
-
-/// Every path with its bytes; `None` for a directory.
-type Listing = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
-
-fn listing(fs: &SimFs, top: &[u8]) -> Listing {
-    let (mut all, mut todo) = (Listing::new(), vec![(Vec::new(), node(fs, top))]);
-    while let Some((path, dir)) = todo.pop() {
-        for entry in fs.readdir(&ROOT, &dir, None, usize::MAX).expect("a directory") {
-            let below = [&path[..], b"/", &entry.name].concat();
-            if entry.kind == FileKind::Directory {
-                todo.push((below, fs.lookup(&ROOT, &dir, &entry.name).expect("a listed name")));
-            } else {
-                all.insert(below, Some(fs.read_file(&ROOT, &dir, &entry.name).expect("a file")));
-            }
-        }
-        all.insert(path, None);
-    }
-    all
-}
 
 fn node(fs: &SimFs, path: &[u8]) -> NodeRef {
     fs.resolve(&ROOT, &fs.root(), path, Follow::No).expect("it is there")
@@ -159,6 +140,7 @@ fn try_state(shape: &Shape, world: &SimWorld, copy: &SimWorld, step: u64, what: 
     let changes = stream(&fs, b"now", Some(base));
     let other = Arc::new(shape.open(&copy.fork()).expect("opened"));
     receive(&other, &changes).unwrap_or_else(|e| panic!("{what}: {e}"));
-    assert_eq!(listing(&other, b"/copy"), listing(&fs, b"/"), "{what}");
+    let shown = |fs: &SimFs, top: &[u8]| listing(fs, &node(fs, top)).expect("readable");
+    assert_eq!(shown(&other, b"/copy"), shown(&fs, b"/"), "{what}");
     assert_eq!(overwrite(world), None, "{what}");
 }

@@ -1,36 +1,19 @@
 //! Small lives with clones: a power cut at every boundary of the devices' writes and flushes leaves the tree
 //! of the pool and that of each clone as they were at one moment since the last sync.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use warpfire_fs::acl::Caller;
-use warpfire_fs::{
-    FileKind, Follow, FsError, LimitChange, NewLimit, NewMode, NodeRef, Position, VolumeOrder,
-};
+use warpfire_fs::{Follow, FsError, LimitChange, NewLimit, NewMode, NodeRef, Position, VolumeOrder};
 use warpfire_meta::Store;
+use warpfire_sim::observe::{Listing, listing};
 use warpfire_sim::stack::{MediaKind, Shape, SimFs, overwrite};
 use warpfire_sim_env::{Cut, Event, Recording, SimWorld, mix};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
-/// Every path with its bytes; `None` for a directory. Doors are directories.
-type Listing = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
-
-fn listing(fs: &SimFs) -> Listing {
-    let (mut all, mut todo) = (Listing::new(), vec![(Vec::new(), fs.root())]);
-    while let Some((path, dir)) = todo.pop() {
-        for entry in fs.readdir(&ROOT, &dir, None, usize::MAX).expect("a directory") {
-            let below = [&path[..], b"/", &entry.name].concat();
-            if entry.kind == FileKind::Directory {
-                todo.push((below, fs.lookup(&ROOT, &dir, &entry.name).expect("a listed name")));
-            } else {
-                all.insert(below, Some(fs.read_file(&ROOT, &dir, &entry.name).expect("a file")));
-            }
-        }
-        all.insert(path, None);
-    }
-    all
+fn all(fs: &SimFs) -> Listing {
+    listing(fs, &fs.root()).expect("readable")
 }
 
 fn node(fs: &SimFs, path: &[u8]) -> NodeRef {
@@ -171,11 +154,11 @@ fn record(shape: &Shape, steps: &[Step]) -> (Recording, Vec<Listing>) {
     let mut world: SimWorld = world.fork();
     world.record();
     let fs = shape.open(&world).expect("opened");
-    let mut states = vec![listing(&fs)];
+    let mut states = vec![all(&fs)];
     for (n, (step, _)) in steps.iter().enumerate() {
         world.mark(2 * n as u64 + 1);
         step(&fs);
-        states.push(listing(&fs));
+        states.push(all(&fs));
         world.mark(2 * (n as u64 + 1));
     }
     (world.take_recording().expect("a recording was begun"), states)
@@ -204,7 +187,7 @@ fn try_life(shape: &Shape, steps: &[Step], life: usize) -> u64 {
                 let world = replay.cut(&cut);
                 let what = format!("life {life} of {shape}, at {} with {cut:?}", replay.point());
                 let fs = shape.open(&world).unwrap_or_else(|e| panic!("{what}: {e}"));
-                let found = listing(&fs);
+                let found = all(&fs);
                 let allowed = &states[durable..=newest];
                 assert!(allowed.contains(&found), "{what}: not since state {durable}: {found:?}");
                 for volume in fs.volumes().expect("listed") {

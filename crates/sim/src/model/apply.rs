@@ -1,12 +1,11 @@
 //! The effect of each operation on the model.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warpfire_env::Timestamp;
 use warpfire_fs::FileKind;
 
-use super::{Body, Errno, FileContent, Model, NodeId, OpOutput, Path, Picture};
+use super::{Body, Errno, FileContent, Model, Name, NodeId, OpOutput, Path};
 use crate::op::{Op, Span};
 use crate::open_transactions::Slots;
 
@@ -156,14 +155,33 @@ impl Model {
                 Ok(())
             }
             Op::Fsync(path) => self.lookup(path).map(drop),
-            Op::Snapshot(name) if self.snapshots.contains_key(name) => Err(Errno(libc::EEXIST)),
             Op::Snapshot(name) => {
-                let picture = Picture { snapshots: BTreeMap::new(), ..self.picture() };
+                self.check_vacant_name(name)?;
+                let mut picture = self.picture();
+                picture.clear_all_but_the_tree();
                 self.snapshots.insert(name.clone(), Arc::new(picture));
                 Ok(())
             }
+            Op::Bookmark(of, name) => {
+                self.snapshots.get(of).ok_or(Errno(libc::ENOENT))?;
+                self.check_vacant_name(name)?;
+                self.bookmarks.insert(name.clone(), of.clone());
+                Ok(())
+            }
+            Op::DropBookmark(name) => self.bookmarks.remove(name).map(drop).ok_or(Errno(libc::ENOENT)),
+            Op::Clone(source, door) => self.clone_directory(source, door, now),
+            Op::Detach(door) => self.detach(door),
+            Op::DropClone(door) => self.drop_clone(door, now),
             Op::DropSnapshot(name) => self.snapshots.remove(name).map(drop).ok_or(Errno(libc::ENOENT)),
             _ => Ok(()),
+        }
+    }
+
+    /// Snapshots and bookmarks share one set of names.
+    fn check_vacant_name(&self, name: &Name) -> Result<(), Errno> {
+        match self.snapshots.contains_key(name) || self.bookmarks.contains_key(name) {
+            true => Err(Errno(libc::EEXIST)),
+            false => Ok(()),
         }
     }
 

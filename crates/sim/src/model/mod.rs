@@ -4,11 +4,15 @@
 //! each, so a workload keeps a copy for each of its operations.
 //!
 //! # Invariants
-//! 1. Node 0 is the root directory. Every other node has `links` names; a directory has one name.
+//! 1. Node 0 is the root directory. Every other node has `links` names; a directory has one name. In a clone
+//!    a file may have fewer names: it keeps its number of links.
 //! 2. An operation that fails changes nothing.
+//! 3. A clone is a copy of all nodes below a directory, in a volume of its own. Its root has another volume
+//!    than the directory with its name, which is its door.
 
 mod answer;
 mod apply;
+mod clones;
 mod content;
 mod errno;
 mod names;
@@ -61,6 +65,8 @@ struct ModelNode {
     xattrs: BTreeMap<Name, Vec<u8>>,
     /// How often room was reserved in it.
     reservations: u32,
+    /// The number of its volume; 0 is the first one.
+    volume: u32,
     body: Body,
 }
 
@@ -71,6 +77,10 @@ pub struct Model {
     next: NodeId,
     /// The picture of each snapshot, by its name.
     snapshots: BTreeMap<Name, Arc<Picture>>,
+    /// The name of the snapshot of each bookmark, by the name of the bookmark.
+    bookmarks: BTreeMap<Name, Name>,
+    /// Of each clone that was made: the number of origins that its readers pass. The first one has number 1.
+    origins: Vec<usize>,
 }
 
 impl Model {
@@ -87,27 +97,45 @@ impl Model {
             ctime: now,
             xattrs: BTreeMap::new(),
             reservations: 0,
+            volume: 0,
             body: Body::Directory(BTreeMap::new()),
         };
-        Model { nodes: BTreeMap::from([(ROOT, Arc::new(root))]), next: ROOT + 1, snapshots: BTreeMap::new() }
+        Model {
+            nodes: BTreeMap::from([(ROOT, Arc::new(root))]),
+            next: ROOT + 1,
+            snapshots: BTreeMap::new(),
+            bookmarks: BTreeMap::new(),
+            origins: Vec::new(),
+        }
     }
 
     /// A copy for a transaction. The copy's number is part of the numbers of its new nodes, so that no two
     /// forks make the same node.
     #[must_use]
     pub(crate) fn fork(&self, number: u64) -> Model {
-        Model { nodes: self.nodes.clone(), next: number << FORK_BITS, snapshots: BTreeMap::new() }
+        Model {
+            nodes: self.nodes.clone(),
+            next: number << FORK_BITS,
+            snapshots: BTreeMap::new(),
+            bookmarks: BTreeMap::new(),
+            origins: self.origins.clone(),
+        }
     }
 
     /// The nodes of a fork, as the next state of this model.
     #[must_use]
     pub(crate) fn replaced_by(&self, fork: Model) -> Model {
-        Model { nodes: fork.nodes, next: self.next, snapshots: self.snapshots.clone() }
+        Model { nodes: fork.nodes, ..self.clone() }
     }
 
     /// The names of the snapshots.
     pub fn snapshots(&self) -> impl Iterator<Item = &Name> {
         self.snapshots.keys()
+    }
+
+    /// The names of the bookmarks.
+    pub fn bookmarks(&self) -> impl Iterator<Item = &Name> {
+        self.bookmarks.keys()
     }
 
     /// Takes over the times of directories from the product, through `find`. When several transactions change

@@ -22,20 +22,20 @@ impl Model {
     }
 
     /// The directory of the path's last name, that name, and its node if there is one.
-    fn place<'a>(&self, path: &'a Path) -> Result<(NodeId, &'a Name, Option<NodeId>), Errno> {
+    pub(super) fn place<'a>(&self, path: &'a Path) -> Result<(NodeId, &'a Name, Option<NodeId>), Errno> {
         let (name, parent) = path.split_last().expect("the root is never named by an operation on names");
         let dir = self.lookup(parent)?;
         Ok((dir, name, self.find(dir, name)?))
     }
 
-    fn names_mut(&mut self, dir: NodeId) -> &mut std::collections::BTreeMap<Name, NodeId> {
+    pub(super) fn names_mut(&mut self, dir: NodeId) -> &mut std::collections::BTreeMap<Name, NodeId> {
         match &mut self.node_mut(dir).body {
             Body::Directory(names) => names,
             Body::File(_) | Body::Symlink(_) | Body::Special => unreachable!("a place is in a directory"),
         }
     }
 
-    fn touch(&mut self, dir: NodeId, now: Timestamp) {
+    pub(super) fn touch(&mut self, dir: NodeId, now: Timestamp) {
         let node = self.node_mut(dir);
         (node.mtime, node.ctime) = (now, now);
     }
@@ -53,6 +53,7 @@ impl Model {
             return Err(Errno(libc::EEXIST));
         }
         let is_dir = kind == FileKind::Directory;
+        let volume = self.node(dir).volume;
         // After every check: an operation that fails takes no number.
         let id = self.next;
         self.next += 1;
@@ -66,6 +67,7 @@ impl Model {
             ctime: now,
             xattrs: std::collections::BTreeMap::new(),
             reservations: 0,
+            volume,
             body,
         };
         self.nodes.insert(id, Arc::new(node));
@@ -82,6 +84,9 @@ impl Model {
         let (dir, name, found) = self.place(to)?;
         if self.node(id).kind == FileKind::Directory {
             return Err(Errno(libc::EPERM));
+        }
+        if self.node(id).volume != self.node(dir).volume {
+            return Err(Errno(libc::EXDEV));
         }
         if found.is_some() {
             return Err(Errno(libc::EEXIST));
@@ -110,6 +115,7 @@ impl Model {
         let (dir, name, found) = self.place(path)?;
         let id = found.ok_or(Errno(libc::ENOENT))?;
         self.check_empty_directory(id)?;
+        self.check_no_door(dir, id)?;
         self.names_mut(dir).remove(name);
         self.nodes.remove(&id);
         self.node_mut(dir).links -= 1;
@@ -126,6 +132,9 @@ impl Model {
     ) -> Result<(), Errno> {
         let (from_dir, from_name, source) = self.place(from)?;
         let (to_dir, to_name, target) = self.place(to)?;
+        if self.node(from_dir).volume != self.node(to_dir).volume {
+            return Err(Errno(libc::EXDEV));
+        }
         let source = source.ok_or(Errno(libc::ENOENT))?;
         let exchange = mode == RenameMode::Exchange;
         // The order of the checks is part of the model: it determines the error where several apply.
@@ -191,6 +200,7 @@ impl Model {
             (false, true) => return Err(Errno(libc::EISDIR)),
             (true, true) => {
                 self.check_empty_directory(target)?;
+                self.check_no_door(to_dir, target)?;
                 self.nodes.remove(&target);
                 self.node_mut(to_dir).links -= 1;
             }

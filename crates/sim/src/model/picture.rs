@@ -47,6 +47,10 @@ pub struct Picture {
     pub entries: BTreeMap<Path, PictureEntry>,
     /// The picture of each snapshot, by its name.
     pub snapshots: BTreeMap<Name, Arc<Picture>>,
+    /// The name that the snapshot of each bookmark had, by the name of the bookmark.
+    pub bookmarks: BTreeMap<Name, Name>,
+    /// The path of the door of each clone, and whether the clone reads on in an origin.
+    pub doors: BTreeMap<Path, bool>,
 }
 
 impl Picture {
@@ -59,7 +63,13 @@ impl Picture {
         for (name, picture) in &self.snapshots {
             (name, picture.digest()).hash(&mut hasher);
         }
+        (&self.bookmarks, &self.doors).hash(&mut hasher);
         hasher.finish()
+    }
+
+    /// Leaves the tree alone: a transaction and a snapshot show no more.
+    pub(crate) fn clear_all_but_the_tree(&mut self) {
+        (self.snapshots, self.bookmarks, self.doors) = Default::default();
     }
 
     /// Sets the times of directories to zero, so that pictures compare without them.
@@ -100,6 +110,23 @@ impl Picture {
         for name in found.snapshots.keys().filter(|name| !self.snapshots.contains_key(*name)) {
             out.push_str(&format!("  snapshot {} should not be there\n", String::from_utf8_lossy(name)));
         }
+        if (&self.bookmarks, &self.doors) != (&found.bookmarks, &found.doors) {
+            let shown = |picture: &Picture| {
+                let names = |(name, of): (&Name, &Name)| {
+                    format!("{} of {}", String::from_utf8_lossy(name), String::from_utf8_lossy(of))
+                };
+                let doors = |(path, reads_on): (&Path, &bool)| {
+                    format!("{} {}", show_path(path), if *reads_on { "with origin" } else { "alone" })
+                };
+                let bookmarks: Vec<_> = picture.bookmarks.iter().map(names).collect();
+                (bookmarks, picture.doors.iter().map(doors).collect::<Vec<_>>())
+            };
+            out.push_str(&format!(
+                "  bookmarks and doors: wanted {:?}, found {:?}\n",
+                shown(self),
+                shown(found)
+            ));
+        }
         out
     }
 }
@@ -138,7 +165,12 @@ impl Model {
     /// The picture of the model.
     #[must_use]
     pub fn picture(&self) -> Picture {
-        let mut picture = Picture { snapshots: self.snapshots.clone(), ..Picture::default() };
+        let mut picture = Picture {
+            snapshots: self.snapshots.clone(),
+            bookmarks: self.bookmarks.clone(),
+            doors: self.doors(),
+            ..Picture::default()
+        };
         // Node numbers differ between model and product, so hard links are compared by the first path of a
         // node.
         let mut first: BTreeMap<NodeId, Path> = BTreeMap::new();

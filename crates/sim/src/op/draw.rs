@@ -22,6 +22,8 @@ pub struct Menu {
     pub one_sync_in: u64,
     /// Of a hundred operations, the number on transactions, slices and reading.
     pub together: u64,
+    /// Whether directories are cloned.
+    pub clones: bool,
 }
 
 impl Menu {
@@ -33,6 +35,7 @@ impl Menu {
         reopens: false,
         one_sync_in: 6,
         together: 40,
+        clones: true,
     };
     /// Files of all sizes: inline, past that, and past a region.
     pub const WIDE: Menu = Menu {
@@ -42,6 +45,7 @@ impl Menu {
         reopens: true,
         one_sync_in: 12,
         together: 35,
+        clones: true,
     };
     /// Writes that fill a small pool again and again.
     pub const CRAMPED: Menu = Menu {
@@ -51,11 +55,15 @@ impl Menu {
         reopens: true,
         one_sync_in: 25,
         together: 25,
+        clones: true,
     };
 }
 
-/// Names of snapshots that are drawn.
+/// Names of snapshots that are drawn, and of bookmarks.
 const SNAPSHOTS: u64 = 3;
+
+/// Most clones at a time: each is compared as often as the tree.
+const CLONES_MAX: usize = 3;
 
 /// A source of operations.
 #[derive(Debug)]
@@ -79,7 +87,14 @@ impl OpSource {
         if self.random.below(100) < self.menu.together {
             return self.together(model, open_transactions);
         }
-        self.plain(model)
+        loop {
+            let op = self.plain(model);
+            // The model's transactions know no volume that is made or deleted beside them.
+            let changes_volumes = matches!(op, Op::Clone(..) | Op::DropClone(_));
+            if !changes_volumes || open_transactions.open().next().is_none() {
+                return op;
+            }
+        }
     }
 
     /// An operation on names and files.
@@ -102,20 +117,45 @@ impl OpSource {
             67..80 => self.reshape(model, &all),
             80..88 => self.set(model, &all),
             88..90 => Op::Fsync(self.any(&all, |_| true)),
-            90..92 => self.snapshot(model),
-            92..99 => Op::Background(1 + u32::try_from(r.below(4)).expect("below 4")),
+            90..93 => self.snapshot_or_bookmark(model),
+            93..95 if self.menu.clones => self.clone_or_detach(model, &all),
+            93..99 => Op::Background(1 + u32::try_from(r.below(4)).expect("below 4")),
             _ if self.menu.reopens => Op::Reopen,
             _ => Op::Sync,
         }
     }
 
-    /// Makes or deletes a snapshot. Few exist at a time: each is compared as often as the tree.
-    fn snapshot(&self, model: &Model) -> Op {
-        let name = format!("s{}", self.random.below(SNAPSHOTS)).into_bytes();
-        if model.snapshots().any(|known| *known == name) {
-            Op::DropSnapshot(name)
-        } else {
-            Op::Snapshot(name)
+    /// Makes or deletes a snapshot or a bookmark. Few snapshots exist at a time: each is compared as often as
+    /// the tree.
+    fn snapshot_or_bookmark(&self, model: &Model) -> Op {
+        let r = &self.random;
+        let named = |kind| format!("{kind}{}", r.below(SNAPSHOTS)).into_bytes();
+        let (snapshot, mark) = (named("s"), named("b"));
+        let (is_snapshot, is_bookmark) = (
+            model.snapshots().any(|known| *known == snapshot),
+            model.bookmarks().any(|known| *known == mark),
+        );
+        match r.below(20) {
+            // The name of the other kind: both share one set of names.
+            0 => Op::Snapshot(mark),
+            1 => Op::Bookmark(snapshot.clone(), snapshot),
+            2..10 if is_bookmark && r.one_in(2) => Op::DropBookmark(mark),
+            2..10 if is_snapshot || r.one_in(8) => Op::Bookmark(snapshot, mark),
+            _ if is_snapshot => Op::DropSnapshot(snapshot),
+            _ => Op::Snapshot(snapshot),
+        }
+    }
+
+    /// Makes, detaches or deletes a clone.
+    fn clone_or_detach(&self, model: &Model, all: &[(Path, FileKind)]) -> Op {
+        let doors: Vec<Path> = model.doors().into_keys().collect();
+        if doors.len() < CLONES_MAX && self.random.one_in(2) || doors.is_empty() {
+            return Op::Clone(self.any(all, |kind| kind == FileKind::Directory), self.fresh(all));
+        }
+        let door = doors[self.len(0, doors.len() as u64 - 1)].clone();
+        match self.random.below(5) {
+            0..2 => Op::DropClone(door),
+            _ => Op::Detach(door),
         }
     }
 

@@ -152,6 +152,16 @@ pub enum Op {
     Snapshot(Name),
     /// Deletes a snapshot.
     DropSnapshot(Name),
+    /// Makes a bookmark of a snapshot: the first name is that of the snapshot.
+    Bookmark(Name, Name),
+    /// Deletes a bookmark.
+    DropBookmark(Name),
+    /// Clones a directory: the second path is that of the new door.
+    Clone(Path, Path),
+    /// Detaches the clone behind a door from its origin.
+    Detach(Path),
+    /// Deletes the clone behind a door.
+    DropClone(Path),
     /// Makes a file durable.
     Fsync(Path),
     /// Makes everything durable.
@@ -184,7 +194,33 @@ impl Op {
     pub fn makes_durable(&self) -> bool {
         matches!(
             self,
-            Op::Fsync(_) | Op::Sync | Op::Reopen | Op::DropSnapshot(_) | Op::End(_, End::CommitDurable)
+            Op::Fsync(_)
+                | Op::Sync
+                | Op::Reopen
+                | Op::DropSnapshot(_)
+                | Op::DropBookmark(_)
+                | Op::DropClone(_)
+                | Op::End(_, End::CommitDurable)
+        )
+    }
+
+    /// Whether the operation is on the pool as a whole, and not on names and files: none such is done in a
+    /// transaction.
+    #[must_use]
+    pub(crate) fn is_of_the_pool(&self) -> bool {
+        matches!(
+            self,
+            Op::Fsync(_)
+                | Op::Sync
+                | Op::Background(_)
+                | Op::Reopen
+                | Op::Snapshot(_)
+                | Op::DropSnapshot(_)
+                | Op::Bookmark(..)
+                | Op::DropBookmark(_)
+                | Op::Clone(..)
+                | Op::Detach(_)
+                | Op::DropClone(_)
         )
     }
 }

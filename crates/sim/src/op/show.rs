@@ -58,6 +58,14 @@ impl fmt::Display for Op {
             Op::End(tx, end) => write!(f, "end transaction {tx}: {end:?}"),
             Op::Snapshot(name) => write!(f, "snapshot {}", String::from_utf8_lossy(name)),
             Op::DropSnapshot(name) => write!(f, "delete snapshot {}", String::from_utf8_lossy(name)),
+            Op::Bookmark(of, name) => {
+                let [of, name] = [of, name].map(|name| String::from_utf8_lossy(name));
+                write!(f, "bookmark {name} of snapshot {of}")
+            }
+            Op::DropBookmark(name) => write!(f, "delete bookmark {}", String::from_utf8_lossy(name)),
+            Op::Clone(source, door) => write!(f, "clone {} as {}", p(source), p(door)),
+            Op::Detach(door) => write!(f, "detach {}", p(door)),
+            Op::DropClone(door) => write!(f, "delete clone {}", p(door)),
             Op::Fsync(path) => write!(f, "fsync {}", p(path)),
             Op::Sync => f.write_str("sync"),
             Op::Background(steps) => write!(f, "background x{steps}"),

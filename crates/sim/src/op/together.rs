@@ -47,14 +47,9 @@ impl OpSource {
             return self.slice_or_read(model, open_transactions);
         }
         loop {
-            match self.plain(model) {
-                Op::Fsync(_)
-                | Op::Sync
-                | Op::Background(_)
-                | Op::Reopen
-                | Op::Snapshot(_)
-                | Op::DropSnapshot(_) => {}
-                op => return op,
+            let op = self.plain(model);
+            if !op.is_of_the_pool() {
+                return op;
             }
         }
     }

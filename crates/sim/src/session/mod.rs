@@ -12,7 +12,7 @@ use warpfire_env::Clock;
 use warpfire_fs::FsError;
 use warpfire_sim_env::{Cut, SimRandom, SimWorld, mix};
 
-use crate::drive::{drive, errno_of};
+use crate::drive::{change_pool, drive, errno_of};
 use crate::history::History;
 use crate::model::{Errno, Model, OpOutput, show_path};
 use crate::observe::observe_all;
@@ -170,6 +170,9 @@ impl Session {
             Op::Reopen => self.reopen().map(|()| (OpOutput::Nothing, None)),
             Op::Snapshot(name) => self.fs().create_snapshot(name).map(|_| (OpOutput::Nothing, None)),
             Op::DropSnapshot(name) => self.fs().delete_snapshot(name).map(|_| (OpOutput::Nothing, None)),
+            Op::Bookmark(..) | Op::DropBookmark(_) | Op::Clone(..) | Op::Detach(_) | Op::DropClone(_) => {
+                change_pool(self.fs(), op).map(|()| (OpOutput::Nothing, None))
+            }
             Op::Background(steps) if let Some(pieces) = self.pieces.clone() => {
                 self.background_in_pieces(&pieces, *steps).map(|()| (OpOutput::Nothing, None))
             }

@@ -83,6 +83,7 @@ impl Session {
         let (open, ..) = self.open_transactions.at(tx);
         open.fork.may_conflict |= !open.fork.only_reads();
         let mut wanted = open.fork.model().picture();
+        wanted.clear_all_but_the_tree();
         let mut found = match observe(open.tx.files()) {
             Ok(found) => found,
             Err((_, e)) if is_fault(&e) => return Ok(StepOutcome::Faulted(e)),
@@ -136,7 +137,7 @@ impl Session {
     fn shows(&self, model: &Model) -> bool {
         let mut wanted = model.picture();
         wanted.clear_times_of_directories();
-        wanted.snapshots.clear();
+        wanted.clear_all_but_the_tree();
         observe(self.fs()).is_ok_and(|mut found| {
             found.clear_times_of_directories();
             found == wanted
