@@ -55,6 +55,7 @@ mod frozen_check;
 pub mod served_pool;
 pub mod socket;
 pub mod wire;
+mod work;
 
 /// The runtime directory of root.
 const ROOT_DIRECTORY: &str = "/run/warpfire";

@@ -5,9 +5,9 @@
 //! 2. At most `CONNECTIONS_MAX` connections are open. One more closes the oldest that has no work. So clients
 //!    that send nothing, or take no answer, keep nobody out, and hold no more than these threads.
 //! 3. A request is read to its line end or to `REQUEST_BYTES_MAX`, and never further.
-//! 4. One trim, scrub or change of devices runs at a time, and waits for no client: progress that a client
-//!    does not take is left out. The work ends at its next step when its client closes, or when the mount
-//!    ends (`Client::goes_on`).
+//! 4. Of the work that has a name (`Request::work_name`) one piece runs at a time, and waits for no client:
+//!    progress that a client does not take is left out. The work ends at its next step when its client
+//!    closes, or when the mount ends (`Client::goes_on`). Other work is refused with the name of what runs.
 //! 5. When `stop` has returned, no work runs and none begins.
 //! 6. A client that waits for the end holds a descriptor and no thread. There are `WAITING_MAX` at most.
 
@@ -20,7 +20,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -35,6 +35,7 @@ use warpfire_terminal::Failure;
 
 use super::served_pool::ServedPool;
 use super::wire::{Answer, REQUEST_BYTES_MAX, Request, RequestLine};
+use super::work::Work;
 use super::{PATIENCE, socket_name};
 use crate::commands::mount::mounted_pool::MountedPool;
 
@@ -59,8 +60,7 @@ pub struct ControlSocket {
     path: PathBuf,
     ino: u64,
     connections: Mutex<Connections>,
-    /// Held while a trim or scrub runs.
-    work: Mutex<()>,
+    work: Work,
     /// Held for reading while a stream is sent or received. These run beside each other and beside other
     /// work.
     streams: RwLock<()>,
@@ -174,7 +174,7 @@ impl ControlSocket {
             // Ends the wait of slow work. The answer can still be sent.
             let _ = connection.stream.shutdown(Shutdown::Read);
         }
-        drop(self.work.lock().unwrap_or_else(PoisonError::into_inner));
+        self.work.await_end();
         drop(self.streams.write().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -225,55 +225,57 @@ impl ControlSocket {
         let _ = stream.set_write_timeout(Some(PATIENCE));
         let Some(line) = read_request(stream) else { return };
         let mut unsent = Vec::new();
-        let answer = match RequestLine::parse(&line) {
+        let request = RequestLine::parse(&line);
+        let piece = (number, request.as_ref().map_or("", Request::work_name));
+        let answer = match request {
             // Without an answer the client finds its connection closed.
             Ok(Request::AwaitEnd) => return self.await_end(stream).unwrap_or(()),
             Ok(Request::Status) => Ok(pool.status()),
             // Beside a scrub or a removal, which may take hours.
             Ok(Request::Wish(order)) => pool.wish(order),
             Ok(Request::Tune(order)) => pool.tune(order),
-            Ok(Request::Trim) => self.work(stream, number, &mut unsent, |client| pool.trim(client)),
+            Ok(Request::Trim) => self.work(stream, piece, &mut unsent, |client| pool.trim(client)),
             Ok(Request::AddDevice(order)) => {
-                self.work(stream, number, &mut unsent, |_| pool.add_device(&order))
+                self.work(stream, piece, &mut unsent, |_| pool.add_device(&order))
             }
             Ok(Request::SetLabel { label }) => {
-                self.work(stream, number, &mut unsent, |_| pool.set_label(&label))
+                self.work(stream, piece, &mut unsent, |_| pool.set_label(&label))
             }
             Ok(Request::CreateSnapshot { name }) => {
-                self.work(stream, number, &mut unsent, |_| pool.create_snapshot(&name))
+                self.work(stream, piece, &mut unsent, |_| pool.create_snapshot(&name))
             }
             Ok(Request::DeleteSnapshot { name }) => {
-                self.work(stream, number, &mut unsent, |_| pool.delete_snapshot(&name))
+                self.work(stream, piece, &mut unsent, |_| pool.delete_snapshot(&name))
             }
             Ok(Request::HoldSnapshot { name, hold, releases }) => {
-                self.work(stream, number, &mut unsent, |_| pool.hold_snapshot(&name, &hold, releases))
+                self.work(stream, piece, &mut unsent, |_| pool.hold_snapshot(&name, &hold, releases))
             }
             Ok(Request::CreateBookmark { snapshot, name }) => {
-                self.work(stream, number, &mut unsent, |_| pool.create_bookmark(&snapshot, &name))
+                self.work(stream, piece, &mut unsent, |_| pool.create_bookmark(&snapshot, &name))
             }
             Ok(Request::DeleteBookmark { name }) => {
-                self.work(stream, number, &mut unsent, |_| pool.delete_bookmark(&name))
+                self.work(stream, piece, &mut unsent, |_| pool.delete_bookmark(&name))
             }
-            Ok(Request::ListBookmarks) => self.work(stream, number, &mut unsent, |_| pool.list_bookmarks()),
+            Ok(Request::ListBookmarks) => self.work(stream, piece, &mut unsent, |_| pool.list_bookmarks()),
             Ok(Request::RollBackSnapshot { name, keep_as }) => {
-                self.work(stream, number, &mut unsent, |_| pool.roll_back_snapshot(&name, &keep_as))
+                self.work(stream, piece, &mut unsent, |_| pool.roll_back_snapshot(&name, &keep_as))
             }
             Ok(Request::SnapshotRule(order)) => {
-                self.work(stream, number, &mut unsent, |_| pool.snapshot_rule(&order))
+                self.work(stream, piece, &mut unsent, |_| pool.snapshot_rule(&order))
             }
             Ok(Request::ListSnapshots { after }) => {
-                self.work(stream, number, &mut unsent, |_| pool.list_snapshots(after))
+                self.work(stream, piece, &mut unsent, |_| pool.list_snapshots(after))
             }
-            Ok(Request::SnapshotSpace) => self.work(stream, number, &mut unsent, |_| pool.snapshot_space()),
+            Ok(Request::SnapshotSpace) => self.work(stream, piece, &mut unsent, |_| pool.snapshot_space()),
             Ok(Request::FreedBytes { stretches }) => {
-                self.work(stream, number, &mut unsent, |_| pool.freed_bytes(&stretches))
+                self.work(stream, piece, &mut unsent, |_| pool.freed_bytes(&stretches))
             }
             Ok(Request::ChangeVolume(order)) => {
-                self.work(stream, number, &mut unsent, |client| pool.change_volume(&order, client))
+                self.work(stream, piece, &mut unsent, |client| pool.change_volume(&order, client))
             }
-            Ok(Request::ListVolumes) => self.work(stream, number, &mut unsent, |_| pool.list_volumes()),
+            Ok(Request::ListVolumes) => self.work(stream, piece, &mut unsent, |_| pool.list_volumes()),
             Ok(Request::DiffSnapshots(order)) => {
-                self.work(stream, number, &mut unsent, |client| pool.diff_snapshots(&order, client))
+                self.work(stream, piece, &mut unsent, |client| pool.diff_snapshots(&order, client))
             }
             Ok(Request::Send(order)) => self.stream(stream, number, |client| pool.send(&order, client)),
             Ok(Request::Receive(order)) => self.stream(stream, number, |client| pool.receive(&order, client)),
@@ -282,28 +284,28 @@ impl ControlSocket {
                 self.stream(stream, number, |_| pool.abort_receive(&target))
             }
             Ok(Request::RemoveDevice { index }) => {
-                self.work(stream, number, &mut unsent, |client| pool.remove_device(index, client))
+                self.work(stream, piece, &mut unsent, |client| pool.remove_device(index, client))
             }
             Ok(Request::ReplaceDevice(order)) => {
-                self.work(stream, number, &mut unsent, |client| pool.replace_device(&order, client))
+                self.work(stream, piece, &mut unsent, |client| pool.replace_device(&order, client))
             }
             Ok(Request::PlanDevices(order)) => {
-                self.work(stream, number, &mut unsent, |_| pool.plan_devices(order))
+                self.work(stream, piece, &mut unsent, |_| pool.plan_devices(order))
             }
             Ok(Request::ResizeDevice(order)) => {
-                self.work(stream, number, &mut unsent, |client| pool.resize_device(order, client))
+                self.work(stream, piece, &mut unsent, |client| pool.resize_device(order, client))
             }
             Ok(Request::TakeOffline { index, is_dry_run }) => {
-                self.work(stream, number, &mut unsent, |_| pool.take_offline(index, is_dry_run))
+                self.work(stream, piece, &mut unsent, |_| pool.take_offline(index, is_dry_run))
             }
             Ok(Request::TakeOnline(order)) => {
-                self.work(stream, number, &mut unsent, |_| pool.take_online(&order))
+                self.work(stream, piece, &mut unsent, |_| pool.take_online(&order))
             }
             Ok(Request::Scrub { rate_bytes }) => {
-                self.work(stream, number, &mut unsent, |client| pool.scrub(rate_bytes, client))
+                self.work(stream, piece, &mut unsent, |client| pool.scrub(rate_bytes, client))
             }
             Ok(Request::Check(order)) => {
-                self.work(stream, number, &mut unsent, |client| pool.check(&order, client))
+                self.work(stream, piece, &mut unsent, |client| pool.check(&order, client))
             }
             Err(failure) => Err(failure),
         };
@@ -312,15 +314,16 @@ impl ControlSocket {
         let _ = (&*stream).write_all(&unsent);
     }
 
-    /// Does work, and returns its result. `unsent` is then what the client has not taken of its progress.
+    /// Does work of this name, and returns its result. `unsent` is then what the client has not taken of its
+    /// progress.
     fn work(
         &self,
         stream: &UnixStream,
-        number: u64,
+        (number, name): (u64, &'static str),
         unsent: &mut Vec<u8>,
         work: impl FnOnce(&mut Client<'_>) -> Result<Answer, Failure>,
     ) -> Result<Answer, Failure> {
-        let _working = self.begin_work(number)?;
+        let _working = self.begin_work(number, name)?;
         let mut client = Client { socket: self, stream, rest: Vec::new(), sent_nanos: None };
         let answer = work(&mut client);
         *unsent = client.rest;
@@ -354,15 +357,8 @@ impl ControlSocket {
         }
     }
 
-    fn begin_work(&self, number: u64) -> Result<MutexGuard<'_, ()>, Failure> {
-        let work = match self.work.try_lock() {
-            Ok(work) => work,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                return Err(Failure::new("another trim, scrub or change of devices of this pool runs")
-                    .hint("wait for its end, or cancel it with Ctrl-C where it was started"));
-            }
-        };
+    fn begin_work(&self, number: u64, name: &'static str) -> Result<MutexGuard<'_, ()>, Failure> {
+        let work = self.work.begin(name)?;
         if self.is_stopping.load(Ordering::SeqCst) {
             return Err(stopped());
         }
@@ -482,6 +478,8 @@ mod tests {
     use warpfire_mount::{ChangeVolume, RollBack};
 
     use super::*;
+    use crate::commands::volume::WireOrder;
+
     /// Tries of `soon`: twenty seconds in all.
     const TRIES_MAX: u32 = 1000;
 
@@ -623,17 +621,32 @@ mod tests {
         let served = Served::start(false);
         let scrub = slow_scrub(&served);
         let answers = served.ask(&RequestLine::new(Request::Trim).to_line());
-        assert_eq!(
-            answers[0]["error"]["message"],
-            "another trim, scrub or change of devices of this pool runs"
-        );
+        assert_eq!(answers[0]["error"]["message"], "the pool is busy with a scrub");
         // No number of silent clients closes the connection that has work.
         let silent: Vec<_> = (0..100).map(|_| served.connect()).collect();
         assert!(served.has_status());
-        assert!(served.socket.work.try_lock().is_err(), "the scrub goes on");
+        assert!(served.socket.work.is_running(), "the scrub goes on");
         drop((silent, scrub));
-        assert!(soon(|| served.socket.work.try_lock().is_ok()), "the scrub has ended");
+        assert!(soon(|| !served.socket.work.is_running()), "the scrub has ended");
         assert!(served.pool.health().last_scrub.is_none(), "a part of a scrub is not remembered");
+        let answers = served.ask(&RequestLine::new(Request::Trim).to_line());
+        assert!(answers.last().expect("an answer")["trimmed"].is_object(), "{answers:?}");
+    }
+
+    #[test]
+    fn a_refusal_names_the_work_that_runs() {
+        let served = Served::start(false);
+        let refused = |running: Request| {
+            let _working = served.socket.begin_work(0, running.work_name()).expect("nothing runs");
+            let answers = served.ask(&RequestLine::new(Request::Trim).to_line());
+            answers[0]["error"]["message"].as_str().expect("an error").to_owned()
+        };
+        let detach = Request::ChangeVolume(WireOrder::Detach { door: b"/try".to_vec() });
+        assert_eq!(refused(detach), "the pool is busy with the detach of a clone");
+        assert_eq!(
+            refused(Request::RemoveDevice { index: 1 }),
+            "the pool is busy with a change of its devices"
+        );
         let answers = served.ask(&RequestLine::new(Request::Trim).to_line());
         assert!(answers.last().expect("an answer")["trimmed"].is_object(), "{answers:?}");
     }
@@ -666,7 +679,7 @@ mod tests {
         let served = Served::start(false);
         let scrub = slow_scrub(&served);
         served.socket.stop();
-        assert!(served.socket.work.try_lock().is_ok());
+        assert!(!served.socket.work.is_running());
         let last = BufReader::new(scrub).lines().map_while(Result::ok).last().expect("an answer");
         assert!(last.contains("the pool is being unmounted"), "{last}");
     }

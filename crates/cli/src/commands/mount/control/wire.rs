@@ -292,6 +292,45 @@ impl Request {
     pub fn is_short(&self) -> bool {
         matches!(self, Request::Status | Request::AwaitEnd)
     }
+
+    /// The work that the request asks for, as a refusal of other work names it. Empty if other work runs
+    /// beside it.
+    pub fn work_name(&self) -> &'static str {
+        match self {
+            Request::Trim => "a trim",
+            Request::Scrub { .. } => "a scrub",
+            Request::Check(_) => "a check",
+            Request::AddDevice(_)
+            | Request::RemoveDevice { .. }
+            | Request::ReplaceDevice(_)
+            | Request::PlanDevices(_)
+            | Request::ResizeDevice(_)
+            | Request::TakeOffline { .. }
+            | Request::TakeOnline(_) => "a change of its devices",
+            Request::SetLabel { .. } => "a change of its label",
+            Request::CreateSnapshot { .. }
+            | Request::DeleteSnapshot { .. }
+            | Request::HoldSnapshot { .. }
+            | Request::CreateBookmark { .. }
+            | Request::DeleteBookmark { .. } => "a change of its snapshots",
+            Request::ListSnapshots { .. } | Request::ListBookmarks => "a list of its snapshots",
+            Request::SnapshotRule(_) => "its rules for snapshots",
+            Request::RollBackSnapshot { .. } => "a rollback",
+            Request::SnapshotSpace | Request::FreedBytes { .. } => "a count of the bytes of its snapshots",
+            Request::DiffSnapshots(_) => "a comparison of its snapshots",
+            Request::ChangeVolume(WireOrder::Detach { .. }) => "the detach of a clone",
+            Request::ChangeVolume(_) => "a change of its volumes",
+            Request::ListVolumes => "a list of its volumes",
+            Request::Status
+            | Request::Wish(_)
+            | Request::Tune(_)
+            | Request::Send(_)
+            | Request::Receive(_)
+            | Request::ReceiveProgress { .. }
+            | Request::AbortReceive { .. }
+            | Request::AwaitEnd => "",
+        }
+    }
 }
 
 impl RequestLine {
