@@ -62,6 +62,26 @@ impl SnapshotPeriod {
     }
 }
 
+impl SnapshotPeriod {
+    /// The first second of a period of this number; `None` if the calendar does not have it.
+    fn begin(self, number: i64) -> Option<i64> {
+        const DAY: i64 = 86_400;
+        let date = |year: i64, month: i64| {
+            let date =
+                jiff::civil::Date::new(i16::try_from(year).ok()?, i8::try_from(month).ok()?, 1).ok()?;
+            Some(date.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp().as_second())
+        };
+        match self {
+            SnapshotPeriod::Quarter => number.checked_mul(900),
+            SnapshotPeriod::Hour => number.checked_mul(3600),
+            SnapshotPeriod::Day => number.checked_mul(DAY),
+            SnapshotPeriod::Week => number.checked_mul(7)?.checked_sub(3)?.checked_mul(DAY),
+            SnapshotPeriod::Month => date(number.div_euclid(12), number.rem_euclid(12) + 1),
+            SnapshotPeriod::Year => date(number, 1),
+        }
+    }
+}
+
 /// Why a snapshot that a rule made stays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -130,6 +150,31 @@ pub(crate) fn reasons(
         }
     }
     reasons
+}
+
+/// The first second at which a rule keeps a snapshot no more for this reason, if it makes one in each period
+/// from that of its newest snapshot on. `None` if its counts and its age say nothing about it.
+pub(crate) fn kept_until(
+    rule: &SnapshotRuleRecord,
+    reason: SnapshotReason,
+    made_seconds: i64,
+    newest_seconds: i64,
+) -> Option<i64> {
+    let expires = i64::try_from(rule.expire_seconds).ok().filter(|seconds| *seconds > 0);
+    let expires = expires.and_then(|seconds| made_seconds.checked_add(seconds));
+    let outdated = match reason {
+        SnapshotReason::Period { period, newer, kept } => {
+            let left = i64::from(kept.saturating_sub(newer));
+            period.begin(period.number(newest_seconds).saturating_add(left))
+        }
+        SnapshotReason::All => None,
+        // Until the hold is released, or a newer one is made.
+        SnapshotReason::Held | SnapshotReason::Newest => return None,
+    };
+    match (expires, outdated) {
+        (Some(expires), Some(outdated)) => Some(expires.min(outdated)),
+        (expires, outdated) => expires.or(outdated),
+    }
 }
 
 /// Whether a rule wants a snapshot now, when its newest one was made then. It wants one for each interval of
@@ -227,6 +272,52 @@ mod tests {
         let kept = reasons(&rule([0, 1, 0, 0, 0, 0]), &made_at([3650 * DAY, 0]), 0);
         let period = SnapshotReason::Period { period: SnapshotPeriod::Hour, newer: 0, kept: 1 };
         assert_eq!(kept, [Some(period), Some(SnapshotReason::Newest)]);
+    }
+
+    /// The moment is that at which the rule, applied at each interval, deletes the snapshot.
+    #[test]
+    fn a_snapshot_is_kept_until_the_moment_that_is_said() {
+        let expiring = SnapshotRuleRecord { expire_seconds: 30 * HOUR as u64, ..rule([0, 3, 2, 0, 0, 0]) };
+        for rule in [rule([0, 3, 4, 2, 0, 0]), rule([0, 2, 0, 0, 2, 0]), expiring] {
+            let mut snapshots: Vec<RuleSnapshot> = Vec::new();
+            let mut said: Vec<Option<i64>> = Vec::new();
+            for hour in 0..24 * 100 {
+                // On the hour, so that a period ends with the snapshot of its first second.
+                let now = hour * HOUR;
+                snapshots.push(RuleSnapshot { made_seconds: now, is_held: false });
+                said.push(None);
+                let reasons = reasons(&rule, &snapshots, now);
+                for (at, reason) in reasons.iter().enumerate().rev() {
+                    let made = snapshots[at].made_seconds;
+                    match reason {
+                        Some(reason) => said[at] = kept_until(&rule, *reason, made, now).or(said[at]),
+                        None => {
+                            assert_eq!(said[at], Some(now), "the snapshot of hour {}", made / HOUR);
+                            let (_, _) = (snapshots.remove(at), said.remove(at));
+                        }
+                    }
+                }
+            }
+        }
+        let all = rule([0; RULE_PERIODS]);
+        assert_eq!(kept_until(&all, SnapshotReason::All, 0, DAY), None);
+        assert_eq!(kept_until(&expiring, SnapshotReason::Held, 0, DAY), None);
+    }
+
+    #[test]
+    fn periods_begin_where_their_numbers_change() {
+        for period in SnapshotPeriod::ALL {
+            for seconds in [-5_000_000_000, -1, 0, 951_782_400, 1_795_163_371] {
+                let number = period.number(seconds);
+                let begin = period.begin(number).expect("the calendar has it");
+                assert_eq!(
+                    (period.number(begin), period.number(begin - 1)),
+                    (number, number - 1),
+                    "{period:?}"
+                );
+            }
+            assert_eq!(period.begin(i64::MAX), None);
+        }
     }
 
     #[test]

@@ -14,7 +14,9 @@ use warpfire_env::Timestamp;
 use warpfire_format::fs::{RULE_PERIODS, SnapshotRuleRecord};
 
 use crate::snapshot::SnapshotInfo;
-use crate::snapshot_policy::{RuleSnapshot, SnapshotPeriod, SnapshotReason, believe, is_due, reasons};
+use crate::snapshot_policy::{
+    RuleSnapshot, SnapshotPeriod, SnapshotReason, believe, is_due, kept_until, reasons,
+};
 use crate::{Error, ErrorKind, Result, Warpfire};
 
 /// Longest name of a rule, so that the names of its snapshots are names.
@@ -61,6 +63,10 @@ pub struct ExplainedSnapshot {
     pub snapshot: SnapshotInfo,
     /// Why it stays; `None` if the rule deletes it when it is applied.
     pub reason: Option<SnapshotReason>,
+    /// The earliest moment at which the rule deletes it, if it makes a snapshot in each period until then.
+    /// `None` if the rule names none: it keeps all, or this is its newest one, or one with a hold. A rule
+    /// that keeps a share of the pool free may delete it earlier.
+    pub until: Option<Timestamp>,
 }
 
 impl SnapshotRule {
@@ -172,8 +178,8 @@ impl Warpfire {
         self.sync()
     }
 
-    /// The snapshots that the rules have made, from the oldest to the newest, and why each stays at this
-    /// moment. Those of rules that are removed are left out.
+    /// The snapshots that the rules have made, from the oldest to the newest, why each stays at this moment,
+    /// and until when. Those of rules that are removed are left out.
     ///
     /// # Errors
     /// `Damaged`.
@@ -184,8 +190,13 @@ impl Warpfire {
             let own = of_rule(&all, &name);
             let made: Vec<RuleSnapshot> = own.iter().map(RuleSnapshot::of).collect();
             let reasons = reasons(&rule, &made, now.seconds);
-            let pairs = own.into_iter().zip(reasons);
-            explained.extend(pairs.map(|(snapshot, reason)| ExplainedSnapshot { snapshot, reason }));
+            let newest_seconds = made.iter().map(|made| made.made_seconds).max().unwrap_or_default();
+            explained.extend(own.into_iter().zip(reasons).map(|(snapshot, reason)| {
+                let seconds = reason
+                    .and_then(|reason| kept_until(&rule, reason, snapshot.made.seconds, newest_seconds));
+                let until = seconds.map(|seconds| Timestamp { seconds, nanos: 0 });
+                ExplainedSnapshot { snapshot, reason, until }
+            }));
         }
         explained.sort_by_key(|explained| explained.snapshot.number);
         Ok(explained)

@@ -4,6 +4,7 @@
 
 mod bookmark;
 mod diff;
+mod keepers;
 mod rollback;
 mod rule;
 mod space;
@@ -24,6 +25,7 @@ use warpfire_terminal::{
 
 pub use bookmark::{WireBookmark, bookmark_in, bookmarks_in, delete_bookmark_in};
 pub use diff::{DiffOrder, diff_in, encoded};
+use keepers::SnapshotKeepers;
 pub use rollback::{WireRollback, rolled_back};
 pub use rule::{RuleAnswer, RuleOrder, rule_in};
 use space::ListedOutput;
@@ -39,7 +41,7 @@ const EXAMPLES: &str = "\
 Examples:
   warpfire snapshot create pool monday    keep the pool as it is now
   warpfire snapshot create /mnt           of a mounted pool, named by the time
-  warpfire snapshot list pool
+  warpfire snapshot list pool             with what keeps each, and until when
   warpfire snapshot list --space pool     with the bytes that each one keeps
   warpfire ls pool:/.snapshots/monday     look into it
   warpfire cp -r pool:/.snapshots/monday/photos pool:/photos
@@ -71,7 +73,7 @@ pub struct Args {
 enum SnapshotCommand {
     /// Keep a pool as it is now, under a name.
     Create(CreateArgs),
-    /// Show the snapshots of a pool, from the oldest to the newest, and then its bookmarks.
+    /// Show the snapshots of a pool, what keeps each one and until when, and then its bookmarks.
     List(ListArgs),
     /// Delete snapshots and bookmarks of a pool.
     Delete(DeleteArgs),
@@ -212,10 +214,9 @@ impl WireSnapshot {
     }
 
     /// The cells of a list, with those of its space if it is wanted.
-    fn cells(&self, space: Option<WireSpace>, with_space: bool) -> Vec<String> {
+    fn cells(&self, kept: &SnapshotKeepers, space: Option<WireSpace>, with_space: bool) -> Vec<String> {
         let none = || "–".to_owned();
         let size = |bytes: fn(WireSpace) -> u64| space.map_or_else(none, |s| Size(bytes(s)).to_string());
-        let holds: Vec<String> = self.holds.iter().map(|hold| shown_bytes(hold)).collect();
         let mut cells = vec![
             shown(self.name()),
             moment(self.made()),
@@ -226,7 +227,7 @@ impl WireSnapshot {
             cells.extend([size(|space| space.alone_bytes), size(|space| space.with_older_bytes)]);
         }
         cells.push(self.rule.as_deref().map_or_else(none, shown_bytes));
-        cells.push(if holds.is_empty() { none() } else { holds.join(", ") });
+        cells.extend(kept.cells(self));
         cells
     }
 
@@ -454,9 +455,12 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
         true => WireSpace::of_all(&pool, &found)?,
         false => vec![None; found.len()],
     };
+    let kept = SnapshotKeepers::of_all(&pool, &found)?;
+    let listed = found.iter().zip(&kept).zip(&space);
     if is_json() {
-        let mut listed = found.iter().zip(&space);
-        listed.try_for_each(|(snapshot, space)| print_json(&ListedOutput::new(snapshot, *space)))?;
+        for ((snapshot, kept), space) in listed {
+            print_json(&ListedOutput::new(snapshot, kept, *space))?;
+        }
         return bookmarks.iter().try_for_each(|bookmark| print_json(&bookmark.document()));
     }
     if found.is_empty() {
@@ -464,10 +468,11 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
         return bookmark::print_list(&bookmarks);
     }
     let of_space: &[&str] = if args.space { &["frees alone", "frees with older"] } else { &[] };
-    let heads = [&["name", "made", "inodes", "bytes of files"], of_space, &["rule", "holds"]].concat();
+    let heads =
+        [&["name", "made", "inodes", "bytes of files"], of_space, &["rule", "kept by", "until"]].concat();
     let mut columns = Columns::new(&heads);
-    for (snapshot, space) in found.iter().zip(&space) {
-        columns.row(snapshot.cells(*space, args.space));
+    for ((snapshot, kept), space) in listed {
+        columns.row(snapshot.cells(kept, *space, args.space));
     }
     let total = if args.space { WireSpace::total(&space) } else { String::new() };
     print(format!("{columns}{total}"))?;

@@ -253,6 +253,16 @@ impl WireVolume {
         path(&self.path)
     }
 
+    /// The path of its door.
+    pub fn door(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// Of a clone: the version that it shows, by the number of the snapshot that it was made of.
+    pub fn version_of_origin(&self) -> Option<u64> {
+        self.origin.map(|(_, version)| version)
+    }
+
     fn made(&self) -> Timestamp {
         Timestamp { seconds: self.made.0, nanos: self.made.1 }
     }
@@ -481,15 +491,19 @@ fn delete(args: &VolumePathsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn list(args: &VolumeListArgs) -> Result<(), Failure> {
-    let name = PoolName::new(&args.pool);
-    let found = match ServerConnection::of_pool(&name)? {
+/// The volumes of a pool, mounted or not.
+pub fn listed(pool: &PoolName) -> Result<Vec<WireVolume>, Failure> {
+    match ServerConnection::of_pool(pool)? {
         Some(server) => match server.ask(Request::ListVolumes, |_| ())? {
-            Answer::VolumesListed(found) => found,
-            _ => return Err(foreign_answer()),
+            Answer::VolumesListed(found) => Ok(found),
+            _ => Err(foreign_answer()),
         },
-        None => list_in(&pool::open_for_reading(&name)?)?,
-    };
+        None => list_in(&pool::open_for_reading(pool)?),
+    }
+}
+
+fn list(args: &VolumeListArgs) -> Result<(), Failure> {
+    let found = listed(&PoolName::new(&args.pool))?;
     if is_json() {
         return found.iter().try_for_each(|volume| print_json(&volume.document()));
     }

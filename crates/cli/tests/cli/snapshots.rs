@@ -435,6 +435,54 @@ fn a_held_snapshot_is_not_deleted() {
 }
 
 #[test]
+fn a_list_says_what_keeps_each_snapshot_mounted_or_not() {
+    let fixture = Fixture::pool(1, 1, 0, 64);
+    fixture.run(["mkdir", "pool:/work"]).succeeded();
+    for name in ["alone", "held", "cloned"] {
+        fixture.run(["snapshot", "create", "pool", name]).succeeded();
+        fixture.run(["mkdir", &format!("pool:/after-{name}")]).succeeded();
+    }
+    fixture.run(["snapshot", "hold", "pool", "held", "backup"]).succeeded();
+    fixture.run(["clone", "pool:/.snapshots/cloned/work", "pool:/try"]).succeeded();
+    let add =
+        ["snapshot", "rule", "add", "pool", "yearly", "--every", "1d", "--keep", "2d", "--expire", "1d"];
+    fixture.run(add).succeeded();
+    fixture.run(["snapshot", "tick", "pool"]).succeeded();
+    let check = |fixture: &Fixture, pool: &str| {
+        let listed = documents(&fixture.run(["snapshot", "list", "--json", pool]).succeeded());
+        let kept = |at: usize| (&listed[at]["kept_by"], &listed[at]["clones"], &listed[at]["outdated"]);
+        let none = serde_json::json!([]);
+        assert_eq!(kept(0), (&none, &none, &false.into()));
+        assert_eq!(kept(1), (&serde_json::json!(["hold"]), &none, &false.into()));
+        let expected = (&serde_json::json!(["clone"]), &serde_json::json!(["/try"]), &false.into());
+        assert_eq!(kept(2), expected);
+        assert_eq!(kept(3), (&serde_json::json!(["rule"]), &none, &false.into()));
+        assert_eq!(listed[3]["rule_reason"], "day 1 of 2");
+        let (made, until) = (listed[3]["made"].as_str().unwrap(), listed[3]["kept_until"].as_str().unwrap());
+        // It expires before two days have passed.
+        assert!(until > made && until.len() == made.len(), "{made} {until}");
+        assert!(listed[..3].iter().all(|one| one.get("kept_until").is_none()), "{listed:?}");
+        let table = fixture.run(["snapshot", "list", pool]).succeeded();
+        let line = |name: &str| table.lines().find(|line| line.starts_with(name)).expect("listed").to_owned();
+        for (name, kept) in [
+            ("alone", "its user"),
+            ("held", "hold backup"),
+            ("cloned", "clone /try"),
+            ("yearly-20", "day 1 of 2"),
+        ] {
+            assert!(line(name).contains(kept), "{table}");
+        }
+    };
+    check(&fixture, "pool");
+    if can_mount() {
+        fs::create_dir(fixture.path("mnt")).expect("a new directory");
+        fixture.run(["mount", "pool", "mnt"]).succeeded();
+        let mounted = MountedFixture(fixture);
+        check(&mounted.0, "mnt");
+    }
+}
+
+#[test]
 fn a_rollback_brings_the_files_back_mounted_or_not() {
     let fixture = Fixture::pool(1, 1, 0, 64);
     let file = |content: &str| {

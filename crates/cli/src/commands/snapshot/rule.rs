@@ -30,7 +30,7 @@ Examples:
                                           one for each of the last 24 hours,
                                           30 days and 12 months
   warpfire snapshot rule list pool
-  warpfire snapshot rule explain pool     why each snapshot stays
+  warpfire snapshot rule explain pool     why each snapshot stays, and how long
   warpfire snapshot rule simulate --every 1h --keep 24h,30d 400d
                                           what there would be after 400 days
   warpfire snapshot rule remove pool hourly
@@ -232,6 +232,16 @@ pub enum RuleOrder {
     },
 }
 
+/// A snapshot of a rule between a client and a server.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WireExplained {
+    pub(super) snapshot: WireSnapshot,
+    /// Why it stays; `None`: its rule deletes it at the next look.
+    pub(super) reason: Option<String>,
+    /// The second since 1970 until which it stays at least.
+    pub(super) until_seconds: Option<i64>,
+}
+
 /// The result of work on rules.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -241,7 +251,7 @@ pub enum RuleAnswer {
     /// The rules.
     Rules(Vec<WireRule>),
     /// Snapshots, and why each stays.
-    Explained(Vec<(WireSnapshot, Option<String>)>),
+    Explained(Vec<WireExplained>),
     /// What applying them has changed.
     Applied {
         /// Snapshots that were made.
@@ -335,6 +345,10 @@ pub struct ExplainedOutput {
     /// Why it stays. Without it, the rule deletes the snapshot at its next look.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// The moment at which the rule deletes it at the earliest, if it makes a snapshot in each period until
+    /// then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_until: Option<Rfc3339>,
 }
 
 /// A moment of a simulated snapshot, as JSON.
@@ -388,8 +402,12 @@ pub fn rule_in(pool: &Warpfire, order: &RuleOrder) -> Result<RuleAnswer, Failure
         }
         RuleOrder::Explain => {
             let explained = pool.explain_snapshot_rules(now).map_err(failed)?.into_iter();
-            let text = |one: warpfire::ExplainedSnapshot| (one.snapshot.into(), one.reason.map(reason_text));
-            RuleAnswer::Explained(explained.map(text).collect())
+            let wire = |one: warpfire::ExplainedSnapshot| WireExplained {
+                snapshot: one.snapshot.into(),
+                reason: one.reason.map(reason_text),
+                until_seconds: one.until.map(|until| until.seconds),
+            };
+            RuleAnswer::Explained(explained.map(wire).collect())
         }
         RuleOrder::Apply { trusts_clock } => {
             let AppliedRules { made, deleted, doubting, failed: not_made, .. } =
@@ -476,22 +494,40 @@ fn remove(args: &RemoveArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The snapshots of the rules of a pool, mounted or not.
+pub(super) fn explained(pool: &PoolName) -> Result<Vec<WireExplained>, Failure> {
+    match carry_out(pool, RuleOrder::Explain)? {
+        RuleAnswer::Explained(explained) => Ok(explained),
+        _ => Err(foreign_answer()),
+    }
+}
+
+impl WireExplained {
+    fn until(&self) -> Option<Timestamp> {
+        self.until_seconds.map(|seconds| Timestamp { seconds, nanos: 0 })
+    }
+}
+
+/// The cell of a moment until which a snapshot stays.
+pub(super) fn shown_until(seconds: Option<i64>) -> String {
+    seconds.map_or_else(|| "–".to_owned(), |seconds| moment(Timestamp { seconds, nanos: 0 }))
+}
+
 fn explain(pool: &PoolName) -> Result<(), Failure> {
-    let RuleAnswer::Explained(explained) = carry_out(pool, RuleOrder::Explain)? else {
-        return Err(foreign_answer());
-    };
+    let explained = explained(pool)?;
     if is_json() {
-        return explained.into_iter().try_for_each(|(snapshot, reason)| {
-            print_json(&ExplainedOutput { snapshot: snapshot.document(), reason })
+        return explained.into_iter().try_for_each(|one| {
+            let kept_until = one.until().map(Rfc3339);
+            print_json(&ExplainedOutput { snapshot: one.snapshot.document(), reason: one.reason, kept_until })
         });
     }
     if explained.is_empty() {
         return print("no rule has made a snapshot\n");
     }
-    let mut columns = Columns::new(&["name", "made", "stays because"]);
-    for (snapshot, reason) in explained {
+    let mut columns = Columns::new(&["name", "made", "stays because", "until"]);
+    for WireExplained { snapshot, reason, until_seconds } in explained {
         let reason = reason.unwrap_or_else(|| "goes at the next look".to_owned());
-        columns.row([shown(snapshot.name()), moment(snapshot.made()), reason]);
+        columns.row([shown(snapshot.name()), moment(snapshot.made()), reason, shown_until(until_seconds)]);
     }
     print(columns.to_string())
 }

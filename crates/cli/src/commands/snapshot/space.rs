@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use warpfire::{Pool, Warpfire};
 use warpfire_terminal::{Failure, Size, counted, is_json, print, print_json};
 
+use super::keepers::{KeepersOutput, SnapshotKeepers};
 use super::{SnapshotOutput, WireSnapshot};
 use crate::commands::mount::control::wire::{Answer, Request};
 use crate::commands::mount::control::{ServerConnection, foreign_answer};
@@ -33,6 +34,8 @@ pub struct WireSpace {
 pub(super) struct ListedOutput {
     #[serde(flatten)]
     snapshot: SnapshotOutput,
+    #[serde(flatten)]
+    kept: KeepersOutput,
     /// With `--space`: bytes of files that are free without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     frees_alone_bytes: Option<u64>,
@@ -42,9 +45,14 @@ pub(super) struct ListedOutput {
 }
 
 impl ListedOutput {
-    pub(super) fn new(snapshot: &WireSnapshot, space: Option<WireSpace>) -> ListedOutput {
+    pub(super) fn new(
+        snapshot: &WireSnapshot,
+        kept: &SnapshotKeepers,
+        space: Option<WireSpace>,
+    ) -> ListedOutput {
         ListedOutput {
             snapshot: snapshot.document(),
+            kept: kept.document(snapshot),
             frees_alone_bytes: space.map(|space| space.alone_bytes),
             frees_with_older_bytes: space.map(|space| space.with_older_bytes),
         }
