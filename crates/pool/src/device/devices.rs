@@ -68,10 +68,13 @@ use crate::device::dead_zones::DeadZones;
 /// takes milliseconds, one that reads a bad block again and again a second or two.
 pub const READ_WAIT_MAX: Duration = Duration::from_secs(2);
 
+/// The time limit of reads that have one.
+pub(crate) const READ_LIMIT: TimeLimit = TimeLimit { wait_max: READ_WAIT_MAX, devices_max: usize::MAX };
+
 /// The longest read with that limit. The kernel cannot be made to forget the memory of a read, so a limited
 /// read goes to memory of its own and is copied: cheap for a short read, and up to the time of the read
 /// again for a long one. A long read skips a device that is slow, but once it is under way it waits.
-const LIMITED_READ_BYTES_MAX: usize = 32 << 10;
+pub(crate) const LIMITED_READ_BYTES_MAX: usize = 32 << 10;
 
 /// How long a write or a flush waits for a device before the device counts as failed. Linux gives a drive
 /// as long for a command.
@@ -419,8 +422,7 @@ impl Devices {
         if !self.answers(at.0) {
             return None;
         }
-        let limit = TimeLimit { wait_max: READ_WAIT_MAX, devices_max: usize::MAX };
-        let limit = (buf.len() <= LIMITED_READ_BYTES_MAX).then_some(limit);
+        let limit = (buf.len() <= LIMITED_READ_BYTES_MAX).then_some(READ_LIMIT);
         self.read_op(at, buf).map(|op| op.within(limit))
     }
 

@@ -30,7 +30,7 @@ use warpfire_env::{AlignedBuf, DeviceError, DeviceOp};
 use warpfire_format::segment::SegmentKind;
 use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
-use crate::device::devices::Devices;
+use crate::device::devices::{Devices, LIMITED_READ_BYTES_MAX, READ_LIMIT};
 use crate::error::PoolError;
 use crate::pool::{Inner, Pool};
 use crate::read::checksums::CrcTable;
@@ -41,9 +41,9 @@ use crate::segment::stripe_index::StripePlace;
 /// stripes.
 const BATCH_BYTES_MAX: usize = 16 << 20;
 
-/// Most blocks of a piece that is joined with others. To read a longer one for itself costs little, and
-/// nothing is copied.
-const JOINED_ROWS_MAX: u16 = 16;
+/// Most blocks of a piece that is joined with others. To read a longer one for itself costs little, nothing
+/// is copied, and it has no time limit.
+const JOINED_ROWS_MAX: u16 = (LIMITED_READ_BYTES_MAX / BLOCK_BYTES) as u16;
 
 /// Most blocks between two joined pieces, which are read for nothing.
 const GAP_ROWS_MAX: u16 = 2;
@@ -243,7 +243,10 @@ impl<'p, 'a> DeviceRead<'p, 'a> {
         let blocks_at = inner.locate(&first.segment, &first.place, first.column, Some(first.first_row));
         // A missing or gone device has no read operation: the pieces count as unreached without any I/O. So
         // does one that failed a write or does not answer, where other columns can stand in.
-        let read_op = if first.segment.parity == 0 { Devices::read_op } else { Devices::sound_read_op };
+        let has_parity = first.segment.parity > 0;
+        let read_op = if has_parity { Devices::sound_read_op } else { Devices::read_op };
+        // A joined read has a time limit, as each of its pieces would for itself.
+        let is_limited = has_parity && self.joined.is_some();
         let blocks = match &mut self.joined {
             Some(joined) => &mut **joined,
             None => first.blocks_mut(),
@@ -251,6 +254,7 @@ impl<'p, 'a> DeviceRead<'p, 'a> {
         let header = self.header.as_mut().map(|header| (header_at, &mut **header));
         for (at, buf) in header.into_iter().chain([(blocks_at, blocks)]) {
             match read_op(&inner.devices, at, buf) {
+                Some(op) if is_limited => ops.push(op.within(Some(READ_LIMIT))),
                 Some(op) => ops.push(op),
                 None => self.answer = ReadAnswer::Excused,
             }

@@ -68,6 +68,23 @@ fn a_long_read_goes_round_a_slow_device_and_waits_for_one_that_is_not_known_to_b
     assert_eq!((now(&world) - before, slow_devices(&pool).len()), (HOUR, 0));
 }
 
+/// Together they are longer than a read that has a time limit for itself.
+#[test]
+fn short_reads_side_by_side_go_round_a_device_that_hangs() {
+    let (world, pool) = world(85, 3, 2, 1);
+    let written = write_segment(&pool, id(1), &[usize::MAX]);
+    let slices: Vec<_> = (0..20).map(|n| written.slice(n * 10_000, 10_000)).collect();
+    let silent = usize::from(written.descriptor.columns[0].0.0);
+    world.sims()[silent].inject(hang(Some(OpClass::Read)));
+    let mut memory = vec![[0; 10_000]; slices.len()];
+    let mut reads: Vec<_> = slices.iter().copied().zip(memory.iter_mut().map(|buf| &mut buf[..])).collect();
+    pool.read_many(&mut reads).unwrap();
+    for (slice, got) in reads {
+        assert!(*got == *written.expected(slice), "{slice}");
+    }
+    assert_eq!((now(&world), slow_devices(&pool)), (READ_WAIT_MAX, vec![silent]));
+}
+
 #[test]
 fn a_write_or_flush_without_an_answer_drops_the_device() {
     for (data, parity) in [(4, 2), (1, 1)] {
