@@ -8,17 +8,22 @@ const DEVICE_BYTES: u64 = 64 << 20;
 const FILE_BYTES: usize = 3 << 19;
 const PIECE_BYTES: usize = 4096;
 
+/// Bytes from one piece to the next. Pieces that lie closer are read together.
+const APART_BYTES: usize = 4 * PIECE_BYTES;
+
 fn options() -> PoolOptions {
     Pool::options().zone_bytes(1 << 20).background(false)
 }
 
-/// A durable file that consists of pieces of another one, in reverse order. Returns it and its bytes.
+/// A durable file that consists of pieces of another one, which lie apart, in reverse order. Returns it and
+/// its bytes.
 fn shredded(pool: &Warpfire) -> (File, Vec<u8>) {
     let open = |name| OpenOptions::new().read(true).write(true).create(true).open(pool, name);
     let (source, target) = (open("/source").expect("there is room"), open("/target").expect("there is room"));
-    let bytes: Vec<u8> = (0..FILE_BYTES).map(|i| (i / 251) as u8 ^ (i % 251) as u8).collect();
+    let source_bytes = FILE_BYTES / PIECE_BYTES * APART_BYTES;
+    let bytes: Vec<u8> = (0..source_bytes).map(|i| (i / 251) as u8 ^ (i % 251) as u8).collect();
     source.write_all_at(&bytes, 0).expect("there is room");
-    let starts = (0..FILE_BYTES).step_by(PIECE_BYTES).rev();
+    let starts = (0..source_bytes).step_by(APART_BYTES).rev();
     let piece = |at: usize| source.yank(at as u64..(at + PIECE_BYTES) as u64).expect("a range of the file");
     let pieces: Vec<Slice> = starts.clone().map(piece).collect();
     target.replace(&Slice::join(&pieces).expect("they are of one pool")).expect("there is room");

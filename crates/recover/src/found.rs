@@ -188,7 +188,12 @@ fn place_devices(found: &ScannedDevices<'_>, mut root: RootCopy, source: RootSou
     let fits = |slot: usize, index: DeviceIndex| {
         devices[slot].info().size_bytes >= u64::from(entry(index).zones) * zone_bytes
     };
-    let mut known = identify(&slots, &wanted, (&state, &scanned.columns), &scanned.found, zone_bytes);
+    let is_present = |index: &DeviceIndex| {
+        let entry = entry(*index);
+        entry.state == DeviceUse::Active && !entry.is_kept_offline
+    };
+    let present = wanted.iter().map(|index| (*index, is_present(index))).collect();
+    let mut known = identify(&slots, &present, (&state, &scanned.columns), &scanned.found, zone_bytes);
     known.retain(|slot, index| fits(*slot, *index));
     let recognized: BTreeSet<usize> = known.keys().copied().collect();
     // Devices that were removed from the pool keep their columns.

@@ -15,6 +15,11 @@ use crate::scan::FoundColumn;
 /// of a column that has moved keeps a copy for a while.
 const STATE_WEIGHT: i64 = 1 << 32;
 
+/// Decides between devices that as many columns of the state name: one that the root counts as present is
+/// taken. The log may name the old place of a column and its new one, in a zone of the same number, and the
+/// column has moved because its old device went away.
+const PRESENT_WEIGHT: i64 = 1 << 24;
+
 /// Where descriptors place columns.
 #[derive(Default)]
 pub(crate) struct Columns {
@@ -77,17 +82,17 @@ impl Columns {
 }
 
 /// The index of each of `slots`, as far as its columns say: so that as many columns of the state as possible
-/// have their places. `wanted` are the indexes that no device with roots has. `state` places the columns of
-/// the pool's state, `older` also those of the past.
+/// have their places. `present` has the indexes that no device with roots has, and whether the root counts
+/// each as present. `state` places the columns of the pool's state, `older` also those of the past.
 pub(crate) fn identify(
     slots: &BTreeSet<usize>,
-    wanted: &BTreeSet<DeviceIndex>,
+    present: &BTreeMap<DeviceIndex, bool>,
     (state, older): (&Columns, &Columns),
     found: &[FoundColumn],
     zone_bytes: u64,
 ) -> BTreeMap<usize, DeviceIndex> {
     let (slots, wanted): (Vec<usize>, Vec<DeviceIndex>) =
-        (slots.iter().copied().collect(), wanted.iter().copied().collect());
+        (slots.iter().copied().collect(), present.keys().copied().collect());
     let mut weights = vec![vec![0; wanted.len()]; slots.len()];
     for column in found {
         let (Ok(row), Some(zone)) = (slots.binary_search(&column.slot), column.zone(zone_bytes)) else {
@@ -99,6 +104,11 @@ pub(crate) fn identify(
                     weights[row][place] += weight;
                 }
             }
+        }
+    }
+    for (weight, device) in weights.iter_mut().flat_map(|row| row.iter_mut().zip(&wanted)) {
+        if *weight >= STATE_WEIGHT && present[device] {
+            *weight += PRESENT_WEIGHT;
         }
     }
     let assigned = slots.into_iter().zip(assign(&weights));
@@ -201,7 +211,7 @@ mod tests {
 
     fn known(columns: &Columns, found: &[FoundColumn]) -> Vec<(usize, u16)> {
         let slots = found.iter().map(|column| column.slot).collect();
-        let wanted = (0..4).map(DeviceIndex).collect();
+        let wanted = (0..4).map(|n| (DeviceIndex(n), true)).collect();
         let known = identify(&slots, &wanted, (columns, &Columns::default()), found, ZONE_BYTES);
         known.into_iter().map(|(slot, index)| (slot, index.0)).collect()
     }
@@ -263,9 +273,24 @@ mod tests {
             column(1, 4, 5, 1, bulk),
         ];
         let slots = BTreeSet::from([0, 1]);
-        let wanted = (0..4).map(DeviceIndex).collect();
+        let wanted = (0..4).map(|n| (DeviceIndex(n), true)).collect();
         let known = identify(&slots, &wanted, (&state, &older), &found, ZONE_BYTES);
         assert_eq!(known, BTreeMap::from([(0, DeviceIndex(0)), (1, DeviceIndex(2))]));
+    }
+
+    /// The log still says where the column was, and the root says that this device is away.
+    #[test]
+    fn a_column_that_was_rebuilt_in_a_zone_of_the_same_number_is_not_that_of_the_device_that_is_away() {
+        let mut state = Columns::default();
+        state.note(&descriptor(2, SegmentStream::Small, &[(1, 3), (0, 5)]));
+        state.note_move(id(2), 0, (DeviceIndex(3), ZoneIndex(3)));
+        let found = [column(7, 3, 2, 0, SegmentKind::Bulk)];
+        for away in [1, 3] {
+            let present = (0..4).map(|n| (DeviceIndex(n), n != away)).collect();
+            let columns = (&state, &Columns::default());
+            let known = identify(&BTreeSet::from([7]), &present, columns, &found, ZONE_BYTES);
+            assert_eq!(known, BTreeMap::from([(7, DeviceIndex(4 - away))]));
+        }
     }
 
     #[test]
