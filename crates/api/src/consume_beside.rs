@@ -17,16 +17,17 @@ const WAITING_MAX: usize = 4;
 /// Takes the parts that the caller makes. `Break`: nobody takes more.
 pub(crate) type Parts<'p, P> = &'p mut (dyn FnMut(P) -> ControlFlow<()> + Send);
 
-/// Calls `make`, and `consume` in another thread for each part that it makes. Returns what `make` returns,
-/// and the first failure of `consume`, or that there is no thread.
+/// Calls `make`, and `consume` in a thread of this name for each part that it makes. Returns what `make`
+/// returns, and the first failure of `consume`, or that there is no thread.
 pub(crate) fn consume_beside<P: Send, T, E: From<io::Error> + Send>(
+    name: &str,
     mut consume: impl FnMut(P) -> Result<(), E> + Send,
     make: impl FnOnce(Parts<'_, P>) -> T,
 ) -> (T, Result<(), E>) {
     let (parts, waiting) = sync_channel::<P>(WAITING_MAX);
     thread::scope(|scope| {
         let work = move || waiting.into_iter().try_for_each(&mut consume);
-        let thread = thread::Builder::new().name("warpfire-write".to_owned()).spawn_scoped(scope, work);
+        let thread = thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work);
         // Without a thread nobody takes parts, and the first one stops the caller.
         let made = make(&mut |part| match parts.send(part) {
             Ok(()) => ControlFlow::Continue(()),
@@ -51,7 +52,7 @@ mod tests {
             taken.push(part);
             Ok::<(), io::Error>(())
         };
-        let (made, consumed) = consume_beside(consume, |put| {
+        let (made, consumed) = consume_beside("test", consume, |put| {
             assert!((0..1000).all(|n| put(n).is_continue()));
             "made"
         });
@@ -65,7 +66,7 @@ mod tests {
         let consume =
             |part: usize| if part < 2 { Ok(()) } else { Err(io::Error::from(io::ErrorKind::BrokenPipe)) };
         let (puts, consumed) =
-            consume_beside(consume, |put| (0..).take_while(|n| put(*n).is_continue()).count());
+            consume_beside("test", consume, |put| (0..).take_while(|n| put(*n).is_continue()).count());
         assert!((3..=WAITING_MAX + 4).contains(&puts), "{puts}");
         assert_eq!(consumed.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }

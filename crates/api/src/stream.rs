@@ -274,12 +274,12 @@ impl Warpfire {
         let mut framer = StreamFramer::default();
         let write = |part| framer.frame(&part, |frame| out.write_all(frame));
         // The walk, the reads of files, and the hash and the sink: each in a thread.
-        let ((sent, filled), written) = consume_beside(write, |put| {
+        let ((sent, filled), written) = consume_beside("warpfire-write", write, |put| {
             let fill = |mut part| {
                 fs.fill(&mut part).map_err(PartFailure::Files)?;
                 if put(part).is_continue() { Ok(()) } else { Err(PartFailure::Stopped) }
             };
-            consume_beside(fill, |put| fs.send_parts(order, put))
+            consume_beside("warpfire-read", fill, |put| fs.send_parts(order, put))
         });
         let written = written.and_then(|()| out.flush());
         match (written, filled, sent) {

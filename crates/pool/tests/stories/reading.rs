@@ -304,15 +304,26 @@ proptest! {
             let at = u64::from(zone.0) * crate::rig::ZONE_BYTES + block * BLOCK_BYTES as u64;
             world.sims()[usize::from(device.0)].rot(at, bit);
         }
-        let pool = open_with(world.devices(), &[&written]);
-        for (place, len, misalign) in cuts {
+        let pieces = cuts.into_iter().map(|(place, len, misalign)| {
             let at = (place * written.payload.len() as f64) as usize;
             let len = len.min(written.payload.len() - at);
-            let slice = written.slice(at as u64, len);
-            let mut memory = AlignedBuf::zeroed(misalign + len);
-            let out = &mut memory[misalign..misalign + len];
-            pool.read(slice, out).unwrap();
-            prop_assert!(*out == *written.expected(slice), "{}", slice);
+            (written.slice(at as u64, len), AlignedBuf::zeroed(misalign + len), misalign)
+        });
+        let mut pieces: Vec<_> = pieces.collect();
+        // One by one, and then all together, also those that overlap.
+        for at_once in [1, 12] {
+            let pool = open_with(world.devices(), &[&written]);
+            for group in pieces.chunks_mut(at_once) {
+                group.iter_mut().for_each(|(_, memory, _)| memory.fill(0));
+                let reads = group.iter_mut().map(|(slice, memory, misalign)| {
+                    (*slice, &mut memory[*misalign..*misalign + slice.len_bytes as usize])
+                });
+                let mut reads: Vec<_> = reads.collect();
+                pool.read_many(&mut reads).unwrap();
+                for (slice, got) in reads {
+                    prop_assert!(*got == *written.expected(slice), "{}", slice);
+                }
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Streams that are cut, on either side, and power cuts of the receiver.
 
+use warpfire_meta::SliceStore;
+
 use super::*;
 use crate::tests::engine::{LogEngine, format, open};
 use crate::tests::world;
@@ -101,6 +103,63 @@ fn bytes_that_moved_since_a_mark_are_sent_again_and_right() {
     let (rest, _) = send(&fs, None, "s", "/", Some(mark));
     receive(&other, "/copy", &rest).unwrap();
     same(&picture(&*other, "/copy"), &wanted, "after a compaction");
+}
+
+/// The walk may be far ahead of the reads. The pins of each part keep its slices where they are.
+#[test]
+fn parts_that_wait_are_read_right_after_their_files_are_gone_and_their_segments_are_cleaned() {
+    let fs = open(format(), Fs::format);
+    large(&fs);
+    let snapshot = fs.create_snapshot(b"s").unwrap();
+    fs.sync().unwrap();
+    let whole = stream(&fs, None, "s", "/");
+    let order = SendOrder {
+        pool: pool(),
+        snapshot: &snapshot,
+        base: None,
+        root: b"/",
+        continued_at: None,
+        mark_bytes: STREAM_MARK_BYTES,
+    };
+    let mut parts = Vec::new();
+    fs.send_parts(&order, &mut |part| {
+        parts.push(part);
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    fs.delete_snapshot(b"s").unwrap();
+    for entry in fs.readdir(&ROOT, &fs.root(), None, usize::MAX).unwrap() {
+        if entry.kind != FileKind::Directory {
+            fs.unlink(&ROOT, &fs.root(), &entry.name).unwrap();
+        }
+    }
+    for dir in (0..4).map(|dir| fs.lookup(&ROOT, &fs.root(), format!("d{dir}").as_bytes()).unwrap()) {
+        for file in 0..24 {
+            fs.unlink(&ROOT, &dir, format!("f{file}").as_bytes()).unwrap();
+        }
+    }
+    fs.sync().unwrap();
+    let live = || fs.engine().space().unwrap().live_bytes;
+    fs.engine().reclaim_all().unwrap();
+    assert!(live() < 1 << 20, "nothing names the files any more");
+    // Segments that are freed get other bytes.
+    for n in 0..8_u8 {
+        let file = fs.create(&ROOT, &fs.root(), &[b'a' + n], NewMode::exact(0o600)).unwrap();
+        fs.write(&ROOT, &file, Position::At(0), &vec![n; 1 << 20]).unwrap();
+        fs.sync().unwrap();
+        fs.engine().reclaim_all().unwrap();
+    }
+    let (mut framer, mut late) = (crate::StreamFramer::default(), Vec::new());
+    for mut part in parts {
+        fs.fill(&mut part).unwrap();
+        framer
+            .frame(&part, |frame| {
+                late.extend_from_slice(frame);
+                Ok::<(), ()>(())
+            })
+            .unwrap();
+    }
+    assert!(late == whole, "the parts are those of the stream that did not wait");
 }
 
 /// What a crash may leave: the old tree or the new one.

@@ -35,7 +35,7 @@ use warpfire_terminal::Failure;
 
 use super::served_pool::ServedPool;
 use super::wire::{Answer, REQUEST_BYTES_MAX, Request, RequestLine};
-use super::work::Work;
+use super::work::{Work, Working};
 use super::{PATIENCE, socket_name};
 use crate::commands::mount::mounted_pool::MountedPool;
 
@@ -357,7 +357,7 @@ impl ControlSocket {
         }
     }
 
-    fn begin_work(&self, number: u64, name: &'static str) -> Result<MutexGuard<'_, ()>, Failure> {
+    fn begin_work(&self, number: u64, name: &'static str) -> Result<Working<'_>, Failure> {
         let work = self.work.begin(name)?;
         if self.is_stopping.load(Ordering::SeqCst) {
             return Err(stopped());
