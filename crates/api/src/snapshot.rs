@@ -64,13 +64,11 @@ pub struct SnapshotRollback {
     pub to: SnapshotInfo,
     /// The snapshot of the tree as it was before.
     pub kept: SnapshotInfo,
-    /// Records of metadata that were written back.
-    pub records: u64,
 }
 
 impl From<warpfire_fs::Rollback> for SnapshotRollback {
     fn from(done: warpfire_fs::Rollback) -> Self {
-        SnapshotRollback { to: done.to.into(), kept: done.kept.into(), records: done.records }
+        SnapshotRollback { to: done.to.into(), kept: done.kept.into() }
     }
 }
 
@@ -237,8 +235,9 @@ impl Warpfire {
     }
 
     /// Makes the tree what a snapshot shows, in one commit, and keeps what it was as the snapshot `kept_as`.
-    /// Both are durable on return. No snapshot goes, so a rollback to `kept_as` undoes this one. Its cost
-    /// follows the changes since the snapshot.
+    /// Both are durable on return. No snapshot goes, so a rollback to `kept_as` undoes this one. It takes
+    /// some milliseconds, however many files have changed. The changed records are written again in the
+    /// background afterwards. Until then reads of these files are a little slower.
     ///
     /// A file that is open and that the snapshot does not have stays without a name until it is closed. A
     /// transaction that has read what goes back ends as a conflict.
@@ -259,9 +258,10 @@ impl Warpfire {
     ///
     /// # Errors
     /// `NotFound`; `AlreadyExists` if there is a snapshot `kept_as`; `Conflict` if another thread changes
-    /// something during the rollback; `InvalidInput` for a name that no snapshot can have, or if more than
-    /// 1 GiB of metadata has changed since, or more than the memory for transactions holds; `NoMemory` if
-    /// transactions have the rest of that; `NoSpace`; `ReadOnly`. Then the tree is as it was.
+    /// something during the rollback; `InvalidInput` for a name that no snapshot can have, if a volume was
+    /// made, moved or deleted since, or if the metadata of open files that the snapshot does not have is more
+    /// than the memory for transactions; `NoMemory` if transactions have the rest of that; `NoSpace`;
+    /// `ReadOnly`. Then the tree is as it was.
     pub fn roll_back_to_snapshot(
         &self,
         name: impl AsRef<OsStr>,

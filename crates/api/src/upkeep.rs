@@ -24,6 +24,9 @@ pub(crate) const SPARE_AFTER: Duration = Duration::from_mins(10);
 /// How often an open pool looks for devices that were lost.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How long each of these looks may write records again that a rollback shows.
+pub(crate) const SETTLE_NANOS: u64 = 500_000_000;
+
 /// How often an open pool may write a checkpoint only to leave segments behind.
 const CLEAR_INTERVAL: Duration = Duration::from_mins(1);
 

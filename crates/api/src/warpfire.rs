@@ -19,7 +19,7 @@ use crate::open_pool::{Engine, OpenPool};
 use crate::returns::{RETURN_INTERVAL, ReturningDevices};
 use crate::stats::Stats;
 use crate::stream::ReceivingTargets;
-use crate::upkeep::{LostDevices, WATCH_INTERVAL, note_progress};
+use crate::upkeep::{LostDevices, SETTLE_NANOS, WATCH_INTERVAL, note_progress};
 use crate::upkeep_progress::UpkeepProgress;
 use crate::wishes::WishBook;
 use crate::{Dir, Error, File, FileType, Identity, Metadata, OpenOptions, ReadDir, Result};
@@ -105,6 +105,9 @@ impl SharedPool {
             // A pool that takes no more writes still closes; its errors are forgotten then.
             let _ = self.health.store(&self.open_pool);
             let _ = self.wishes.store(&self.open_pool);
+            // So that a rollback is settled also in a pool that is never open for long.
+            let until_nanos = SystemClock.monotonic_nanos().saturating_add(SETTLE_NANOS);
+            let _ = self.open_pool.fs.settle_rollbacks(&mut || SystemClock.monotonic_nanos() < until_nanos);
         }
         Ok(self.open_pool.fs.close()?)
     }
@@ -149,6 +152,9 @@ impl Warpfire {
                 drop(lost.watch(&of_pool, wishes.now().is_paused, now_nanos));
                 // The last reader of a former origin may have ended. Without one this looks at nothing.
                 drop(of_pool.fs.forget_origins());
+                // What a full pool refuses is tried again.
+                let until_nanos = now_nanos.saturating_add(SETTLE_NANOS);
+                drop(of_pool.fs.settle_rollbacks(&mut || SystemClock.monotonic_nanos() < until_nanos));
             };
             tasks.push(IntervalTask::always("warpfire-upkeep", WATCH_INTERVAL, watch).map_err(no_thread)?);
             if !open_pool.is_read_only() {

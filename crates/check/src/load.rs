@@ -14,7 +14,7 @@ use crate::log::{read_saved, replay};
 use crate::media::{CheckedSegment, Media, RootRecord, find_roots};
 use crate::options::CheckError;
 use crate::report::{Findings, Totals};
-use crate::tables::{Manifest, split_records};
+use crate::tables::{Manifest, Rollbacks, split_records};
 
 /// The state of a pool after its newest root and the commit log.
 pub(crate) struct LoadedPool {
@@ -69,6 +69,7 @@ pub(crate) fn load(
         commits,
     };
     loaded.check_zones(totals, findings);
+    loaded.manifest.rollbacks = Rollbacks::read(&loaded);
     Ok(loaded)
 }
 

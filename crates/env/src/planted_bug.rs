@@ -94,11 +94,23 @@ pub enum PlantedBug {
     OriginForgottenEarly,
     /// A released origin is forgotten while a snapshot from before the release reads on.
     OriginForgottenInUse,
+    /// The versions that a rollback shows again are not held.
+    RollbackNotHeld,
+    /// Operands from after a rollback fold onto what it hides.
+    RollbackFoldsAcross,
+    /// A rollback ends with a key that was not written again.
+    RollbackEndsEarly,
+    /// A rollback is forgotten while versions from its time and later ones are in tables apart.
+    RollbackNotJoined,
+    /// An open does not look for rollbacks.
+    RollbacksUnreadAtOpen,
+    /// A rollback hides the records of files in use that the snapshot does not have.
+    StayingFileHidden,
 }
 
 #[cfg(any(test, debug_assertions))]
 impl PlantedBug {
-    const ALL: [(PlantedBug, &str); 44] = [
+    const ALL: [(PlantedBug, &str); 50] = [
         (PlantedBug::SkipBarrierCheck, "skip-barrier-check"),
         (PlantedBug::FreeBeforeBarrier, "free-before-barrier"),
         (PlantedBug::LogSegmentUnannounced, "log-segment-unannounced"),
@@ -143,6 +155,12 @@ impl PlantedBug {
         (PlantedBug::SnapshotFades, "snapshot-fades"),
         (PlantedBug::OriginForgottenEarly, "origin-forgotten-early"),
         (PlantedBug::OriginForgottenInUse, "origin-forgotten-in-use"),
+        (PlantedBug::RollbackNotHeld, "rollback-not-held"),
+        (PlantedBug::RollbackFoldsAcross, "rollback-folds-across"),
+        (PlantedBug::RollbackEndsEarly, "rollback-ends-early"),
+        (PlantedBug::RollbackNotJoined, "rollback-not-joined"),
+        (PlantedBug::RollbacksUnreadAtOpen, "rollbacks-unread-at-open"),
+        (PlantedBug::StayingFileHidden, "staying-file-hidden"),
     ];
 
     fn named(name: &str) -> Option<PlantedBug> {

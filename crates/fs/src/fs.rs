@@ -26,6 +26,7 @@
 //!    commit of a transaction happens between the read of a record and the use of its node.
 
 use std::sync::Arc;
+use warpfire_env::sync::Mutex;
 use warpfire_env::sync::atomic::{AtomicU32, Ordering};
 
 use warpfire_env::{Clock, RankedMutex};
@@ -48,6 +49,7 @@ use crate::keys::{beside, inode_key};
 use crate::lock_ranks::RENAME;
 use crate::node::{InodeCache, Node, NodeLookup, NodeRef, NodeState, RecordLocation, VersionCounters};
 use crate::op::{CallGate, CallGuard, Digestible, Operation, TransactionCounters};
+use crate::rollback::SettledPart;
 use crate::scratch::Scratch;
 use crate::snapshot::SnapshotSums;
 use crate::stamp::{provisional, stamp};
@@ -119,6 +121,8 @@ pub struct Fs<E: Storage> {
     pub(crate) snapshots: Arc<SnapshotSums>,
     /// Empty in a transaction and in a snapshot.
     pub(crate) limited_volumes: LimitedVolumes,
+    /// Held by the thread that settles rollbacks.
+    pub(crate) settled: Mutex<SettledPart>,
 }
 
 impl<E: Storage> Fs<E> {
@@ -168,7 +172,8 @@ impl<E: Storage> Fs<E> {
         if !engine.get(&Key::Pool(PoolRecordId::Filesystem).encode(), Seq::MAX, &mut value)? {
             return Err(FsError::NotFound);
         }
-        let FilesystemRecord { next_ino, next_volume, has_bookmarks } = FilesystemRecord::decode(&value)?;
+        let FilesystemRecord { next_ino, next_volume, has_bookmarks, has_rollbacks } =
+            FilesystemRecord::decode(&value)?;
         if !engine.get(&Key::Pool(PoolRecordId::Volume(volume)).encode(), Seq::MAX, &mut value)? {
             return Err(FsError::NotFound);
         }
@@ -194,6 +199,7 @@ impl<E: Storage> Fs<E> {
             sums => sums?,
         };
         snapshots.note_bookmarks(has_bookmarks);
+        snapshots.note_rollbacks(has_rollbacks);
         let snapshots = Arc::new(snapshots);
         let deferred = Arc::new(Deferred::new(volume, sums));
         // Before the first commit: the sums that commits add reach the flash only through the hook.
@@ -219,6 +225,7 @@ impl<E: Storage> Fs<E> {
             root,
             snapshots,
             limited_volumes: LimitedVolumes::default(),
+            settled: Mutex::default(),
         };
         match fs.read_volume_limits() {
             // Nothing is added.
@@ -359,12 +366,17 @@ impl<E: Storage> Fs<E> {
         self.numbers.next(|next_ino| self.put_next_ino(next_ino))
     }
 
+    /// The filesystem record with this number as the first one that is not reserved.
+    pub(crate) fn filesystem_record(&self, next_ino: u64) -> FilesystemRecord {
+        let next_volume = VolumeId(self.next_volume.load(Ordering::Relaxed));
+        let (has_bookmarks, has_rollbacks) = (self.snapshots.has_bookmarks(), self.snapshots.has_rollbacks());
+        FilesystemRecord { next_ino, next_volume, has_bookmarks, has_rollbacks }
+    }
+
     fn put_next_ino(&self, next_ino: u64) -> Result<(), FsError> {
         assert_ne!(next_ino, 0, "no inode has the number 0");
         let mut value = Vec::new();
-        let next_volume = VolumeId(self.next_volume.load(Ordering::Relaxed));
-        let has_bookmarks = self.snapshots.has_bookmarks();
-        FilesystemRecord { next_ino, next_volume, has_bookmarks }.encode(&mut value);
+        self.filesystem_record(next_ino).encode(&mut value);
         let mut batch = Batch::new();
         batch.put(&Key::Pool(PoolRecordId::Filesystem).encode(), &value);
         // From the reserve: a full pool still makes the files that replace others.

@@ -8,4 +8,6 @@ pub enum Invalidation<'a> {
     Name(u64, &'a [u8]),
     /// A file's attributes, extended attributes or content; or a directory in which names change.
     File(u64),
+    /// All names and files of the first volume: too many have changed to name them.
+    Everything,
 }

@@ -55,7 +55,7 @@ pub use receive::{
     ReceiveError, ReceiveState, ReceiveTarget, ReceivedTree, Receiver, StreamEnd, StreamHeader, StreamMark,
     StreamSnapshot,
 };
-pub use rollback::Rollback;
+pub use rollback::{ChangeDetail, Rollback};
 pub use schema::FsSchema;
 pub use send::{SendBase, SendError, SendOrder, SentStream, StreamData, StreamFramer, StreamPart};
 pub use slice::{InsertSource, YankLimit, YankedSlice};

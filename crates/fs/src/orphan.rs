@@ -102,7 +102,7 @@ impl<E: Storage> Fs<E> {
     }
 
     /// The orphans from number `first` on in order, at most a page of them.
-    fn some_orphans(&self, first: u64) -> Result<Vec<u64>, FsError> {
+    pub(crate) fn some_orphans(&self, first: u64) -> Result<Vec<u64>, FsError> {
         let start = orphan_key(first);
         let end = orphan_key(number_in(volume_of(first), LOCAL_INO_MAX));
         let mut page = ScanPage::default();

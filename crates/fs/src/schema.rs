@@ -4,7 +4,8 @@
 use warpfire_format::Corrupt;
 use warpfire_format::fs::{self, FoldBase, FoldOutcome, PackBytes};
 use warpfire_meta::{
-    DomainOrigin, DomainRecord, FoldResult, OlderValue, RelocateError, Relocator, Schema, SchemaError,
+    DomainOrigin, DomainRecord, FoldResult, OlderValue, RelocateError, Relocator, RollbackRecord, Schema,
+    SchemaError,
 };
 use warpfire_units::{Seq, SlicePtr};
 
@@ -139,6 +140,26 @@ impl Schema for FsSchema {
             released_at: origin.released_at,
         });
         Ok(Some(DomainRecord { domain: domain(volume), origin, removed_at: record.removed_at }))
+    }
+
+    fn rollback_range(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let (start, end) = fs::rollback_range();
+        Some((start.to_vec(), end.to_vec()))
+    }
+
+    fn rollback(&self, key: &[u8], value: &[u8]) -> Result<Option<RollbackRecord>, SchemaError> {
+        let fs::Key::Rollback(at, volume) = fs::Key::decode(key).map_err(schema_error)? else {
+            return Ok(None);
+        };
+        let record = fs::RolledBack::decode(at, value).map_err(schema_error)?;
+        let domain = volume.0.to_be_bytes();
+        Ok(Some(RollbackRecord { domain, to: record.to, at, ended_at: record.ended_at }))
+    }
+
+    /// Files and sums go back. Names of snapshots, rules and bookmarks stay.
+    fn goes_back(&self, key: &[u8]) -> bool {
+        let of_tree = fs::KeyKind::Counter as u8..=fs::KeyKind::Region as u8;
+        key.get(4).is_some_and(|kind| of_tree.contains(kind))
     }
 
     /// Sums and files without a name belong to one volume: a clone has sums of its own, and nobody holds a

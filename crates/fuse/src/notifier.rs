@@ -9,6 +9,7 @@ use crate::request::INodeNo;
 
 const INVAL_INODE: u32 = 2;
 const INVAL_ENTRY: u32 = 3;
+const INC_EPOCH: u32 = 8;
 const PRUNE: u32 = 9;
 
 /// Sends notifications to the kernel.
@@ -45,6 +46,14 @@ impl Notifier {
         let flags = 0;
         body.u64(parent.0).u32(len).u32(flags);
         self.send(INVAL_ENTRY, &body, &[name, b"\0"])
+    }
+
+    /// Makes the kernel look all names up again, also those that it remembers as missing.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the kernel does not know this notification: Linux has it since 6.16.
+    pub fn forget_names(&self) -> io::Result<()> {
+        self.send(INC_EPOCH, &Answer::default(), &[])
     }
 
     /// Makes the kernel forget inodes that nobody uses. It sends FORGET for each that it drops.

@@ -1,12 +1,25 @@
 //! Domains: the keys that share their first four bytes. A domain may have an *origin*: another domain at a
 //! seq, which it shows except where it has changes of its own. So a copy of a domain of any size is one
-//! record.
+//! record. A domain may also be *rolled back*: then it shows an older seq of itself where it has no later
+//! changes. So the way back is one record too, however much has changed.
 //!
 //! # Terms
 //! To *read on* is to go from a key of a domain to the same key of its origin, at the origin's seq.
 //! `Schema::reads_on` says for which keys. A domain is *removed* at a seq: then nobody reads it at a later
 //! seq, and compaction drops what only such a reader would see. An origin is *released* at a seq: readers of
 //! that seq and later ones do not read on in it.
+//!
+//! A rollback at a seq R to a seq S *hides* the versions between: those after S, up to and with R. Readers
+//! of seqs after R do not see them. It *ends* at a seq once each hidden key has a later put or delete:
+//! readers of that seq and later ones need not know of it. `Schema::goes_back` says which keys it hides.
+//!
+//! ```text
+//!   versions        a reader of 3   a reader of 7   a rollback at 7 to 3:   a reader of 9
+//!    9  operand                                     ─────────────────────   9, folded onto 2
+//!    6  put                         6               hidden
+//!    5  delete                                      hidden
+//!    2  put         2                                                       2
+//! ```
 //!
 //! # Invariants
 //! 1. A read of a key takes the versions of its own domain. If no put or delete settles it, the read goes on
@@ -24,17 +37,30 @@
 //!    domain above reads on in it and a record without it is durable (`OriginTable::unneeded_origins`,
 //!    `commit/persistent.rs`). No such seq comes back: a new snapshot or origin has the newest seq, or one
 //!    that is held.
+//! 7. The versions that a rollback shows again are held like those of an origin, and so are those of the
+//!    seq at which it was made: no version from before it folds together with a later one
+//!    (`OriginTable::held_for`). Deletes and operands of its domain are kept as those above an origin are.
+//! 8. A rollback is forgotten as an origin is: once it has ended, no held seq lies between its seq and its
+//!    end, and its record is durably gone (`OriginTable::unneeded_rollbacks`).
+//! 9. Before that, the versions since the rollback are brought together: an operand from its time never
+//!    folds onto a hidden value, because the later put or delete of the same key is in the same table
+//!    (`commit/persistent.rs`; the random sessions of `warpfire-sim`).
+//! 10. Of the rollbacks of a domain the oldest ends first (assert in `commit/persistent.rs`). A later one may
+//!     go back to a seq that it hides, and show its versions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use warpfire_env::sync::RwLock;
 use warpfire_env::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_units::Seq;
 
+use crate::schema::Schema;
 use crate::snapshot::SnapshotRegistry;
-use crate::store::KeyRange;
+use crate::store::{KeyRange, SeqRange};
 
 /// Length of a domain: the first bytes of its keys.
 pub const DOMAIN_BYTES: usize = 4;
@@ -78,6 +104,59 @@ pub struct DomainRecord {
     pub removed_at: Option<Seq>,
 }
 
+/// A rollback of a domain, as its record describes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RollbackRecord {
+    /// The domain.
+    pub domain: DomainId,
+    /// The seq that it shows again.
+    pub to: Seq,
+    /// The newest seq when it was made: the last one that does not know of it.
+    pub at: Seq,
+    /// The first seq at which nobody needs to know of it, if it has ended.
+    pub ended_at: Option<Seq>,
+}
+
+impl RollbackRecord {
+    /// Whether the versions are hidden from a reader of the domain at this seq.
+    fn is_known_at(&self, at: Seq) -> bool {
+        debug_assert!(self.to <= self.at, "a rollback goes back");
+        self.at < at && self.ended_at.is_none_or(|ended| at < ended)
+    }
+
+    /// The hidden versions.
+    fn hidden(&self) -> SeqRange {
+        SeqRange { after: self.to, upto: self.at }
+    }
+}
+
+/// The seqs that a reader sees: those up to its own, except for hidden ones.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct HiddenSeqs {
+    /// From the newest to the oldest. They do not overlap.
+    ranges: SmallVec<[SeqRange; 1]>,
+}
+
+impl HiddenSeqs {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, seq: Seq) -> bool {
+        self.ranges.iter().any(|range| range.contains(seq))
+    }
+
+    /// The ranges that a reader at a seq sees, from the newest to the oldest: the seqs after `after`, up to
+    /// and with `upto`. `None` in front of the oldest: it has seq 0 too.
+    pub(crate) fn seen_ranges(&self, at: Seq) -> impl Iterator<Item = (Option<Seq>, Seq)> + '_ {
+        let uptos = std::iter::once(at).chain(self.ranges.iter().map(|range| range.after));
+        let afters = self.ranges.iter().map(|range| Some(range.upto)).chain([None]);
+        afters.zip(uptos)
+    }
+}
+
 /// The keys of a domain: the first one, and the first one past them.
 pub(crate) struct DomainKeys {
     start: DomainId,
@@ -117,13 +196,25 @@ pub(crate) fn past_domain(domain: DomainId) -> Option<DomainId> {
     u32::from_be_bytes(domain).checked_add(1).map(u32::to_be_bytes)
 }
 
-/// All domains with a record.
+/// All domains with a record, and all rollbacks.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct OriginTable {
     domains: BTreeMap<DomainId, DomainRecord>,
+    /// Those of each domain by rising seq. No list is empty.
+    rollbacks: BTreeMap<DomainId, Vec<RollbackRecord>>,
 }
 
 impl OriginTable {
+    /// As `Domains::rollbacks_end`.
+    fn rollbacks_end(&self) -> u64 {
+        let ends = self.rollbacks.values().flatten();
+        ends.map(|rollback| rollback.ended_at.map_or(u64::MAX, |ended| ended.0)).max().unwrap_or_default()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.domains.is_empty() && self.rollbacks.is_empty()
+    }
+
     /// The origin of a key's domain.
     fn origin_of(&self, key: &[u8]) -> Option<DomainOrigin> {
         self.domains.get(&domain_of(key)?)?.origin
@@ -134,15 +225,92 @@ impl OriginTable {
         self.origin_of(key).filter(|origin| origin.is_read_at(at))
     }
 
+    fn rollbacks_of(&self, domain: Option<DomainId>) -> &[RollbackRecord] {
+        domain.and_then(|domain| self.rollbacks.get(&domain)).map_or(&[], Vec::as_slice)
+    }
+
+    /// What a reader of a domain at a seq does not see.
+    pub(crate) fn hidden_at(&self, domain: Option<DomainId>, at: Seq) -> HiddenSeqs {
+        let (mut hidden, mut at) = (HiddenSeqs::default(), at);
+        for rollback in self.rollbacks_of(domain).iter().rev() {
+            if rollback.is_known_at(at) {
+                hidden.ranges.push(rollback.hidden());
+                // From here on the reader sees the same as one of that seq.
+                at = rollback.to;
+            }
+        }
+        hidden
+    }
+
+    /// The rollbacks of a key's domain, by rising seq.
+    pub(crate) fn rollbacks_at(&self, key: &[u8]) -> &[RollbackRecord] {
+        if self.rollbacks.is_empty() { &[] } else { self.rollbacks_of(domain_of(key)) }
+    }
+
+    /// The oldest seq after which a version may be seen by one of two readers of a domain and not by the
+    /// other. One reads at `after`, the other at `upto`, which is later.
+    pub(crate) fn changed_after(&self, domain: Option<DomainId>, after: Seq, upto: Seq) -> Seq {
+        let mut from = after;
+        // What the later one sees may have been hidden from it by a rollback that the earlier one does not
+        // know, and that goes back behind another one.
+        for rollback in self.rollbacks_of(domain).iter().rev() {
+            if from <= rollback.at && rollback.at < upto {
+                from = from.min(rollback.to);
+            }
+        }
+        from
+    }
+
+    /// As `changed_after`, for readers of any domain.
+    pub(crate) fn any_changed_after(&self, after: Seq, upto: Seq) -> Seq {
+        let domains = self.rollbacks.keys();
+        domains.map(|domain| self.changed_after(Some(*domain), after, upto)).min().unwrap_or(after)
+    }
+
+    /// Whether a rollback that has not ended was made at this seq or later.
+    pub(crate) fn is_rolled_back_since(&self, at: Seq) -> bool {
+        let mut all = self.rollbacks.values().flatten();
+        all.any(|rollback| at <= rollback.at && rollback.ended_at.is_none())
+    }
+
+    /// Whether all rollbacks of a domain before this seq have ended.
+    pub(crate) fn have_ended_before(&self, domain: DomainId, at: Seq) -> bool {
+        let older = self.rollbacks_of(Some(domain)).iter().filter(|rollback| rollback.at < at);
+        older.into_iter().all(|rollback| rollback.ended_at.is_some())
+    }
+
+    /// Every rollback, by domain and seq.
+    pub(crate) fn rollbacks(&self) -> Vec<RollbackRecord> {
+        self.rollbacks.values().flatten().copied().collect()
+    }
+
+    /// The rollbacks that have ended and that no held seq knows of: neither a snapshot nor a domain above
+    /// reads at a seq between.
+    pub(crate) fn unneeded_rollbacks(&self, snapshots: &SnapshotRegistry) -> Vec<RollbackRecord> {
+        let is_unneeded = |rollback: &&RollbackRecord| {
+            let Some(ended_at) = rollback.ended_at else { return false };
+            let last = Seq(ended_at.0.saturating_sub(1));
+            let is_between = |seq: Seq| rollback.at < seq && seq < ended_at;
+            !snapshots.holds_between(rollback.at, last)
+                && !self.held_for(Some(rollback.domain)).any(is_between)
+        };
+        self.rollbacks.values().flatten().filter(is_unneeded).copied().collect()
+    }
+
     /// Every domain with a record.
     #[cfg(any(test, feature = "twin"))]
     pub(crate) fn ids(&self) -> impl Iterator<Item = DomainId> + '_ {
         self.domains.keys().copied()
     }
 
-    /// Whether an older version of the key may be seen through origins.
-    pub(crate) fn may_hold_older(&self, key: &[u8]) -> bool {
-        !self.domains.is_empty() && self.origin_of(key).is_some()
+    /// Whether an older version of the key may be seen through an origin or by a rollback.
+    pub(crate) fn may_hold_older<S: Schema>(&self, key: &[u8], schema: &S) -> bool {
+        self.is_above_origin(key, schema) || !self.rollbacks_at(key).is_empty() && schema.goes_back(key)
+    }
+
+    /// Whether an older version of the key may be seen through an origin.
+    pub(crate) fn is_above_origin<S: Schema>(&self, key: &[u8], schema: &S) -> bool {
+        !self.domains.is_empty() && self.origin_of(key).is_some() && schema.reads_on(key)
     }
 
     /// The last seq at which anybody reads the key, if its domain is removed.
@@ -171,20 +339,24 @@ impl OriginTable {
             && self.visible_in(domain, visible).first().is_none_or(|oldest| *oldest > removed_at)
     }
 
-    /// The seqs that readers of a domain may read at, rising: `visible` to all, and those of origins.
+    /// The seqs that readers of a domain may read at, rising: `visible` to all, and those of `held_for`.
     pub(crate) fn visible_in(&self, domain: Option<DomainId>, visible: &[Seq]) -> Vec<Seq> {
         debug_assert!(visible.is_sorted(), "the seqs of readers are in order");
-        let mut seqs: Vec<Seq> = visible.iter().copied().chain(self.origins_into(domain)).collect();
+        let mut seqs: Vec<Seq> = visible.iter().copied().chain(self.held_for(domain)).collect();
         seqs.sort_unstable();
         seqs.dedup();
         seqs
     }
 
-    /// The seqs of origins that show a domain; of keys in no domain there are none.
-    pub(crate) fn origins_into(&self, domain: Option<DomainId>) -> impl Iterator<Item = Seq> + '_ {
+    /// The seqs of a domain that are held for other domains, of which it is the origin, and for its
+    /// rollbacks; of keys in no domain there are none.
+    pub(crate) fn held_for(&self, domain: Option<DomainId>) -> impl Iterator<Item = Seq> + '_ {
         // Also those of domains that are removed: a snapshot may show them.
         let origins = self.domains.values().filter_map(|record| record.origin);
-        origins.filter(move |origin| Some(origin.domain) == domain).map(|origin| origin.seq)
+        let origins = origins.filter(move |origin| Some(origin.domain) == domain).map(|origin| origin.seq);
+        let rollbacks = self.rollbacks_of(domain).iter();
+        let rollbacks = rollbacks.filter(|_| !is_planted(PlantedBug::RollbackNotHeld));
+        origins.chain(rollbacks.flat_map(|rollback| [rollback.to, rollback.at]))
     }
 
     /// The last seq at which anybody reads keys from `smallest` to `largest`, if they are in one removed
@@ -193,17 +365,16 @@ impl OriginTable {
         self.removed_at(smallest).filter(|_| domain_of(smallest) == domain_of(largest))
     }
 
-    /// The seqs of origins that may show keys from `smallest` to `largest`: those of their domain, or of all
-    /// if the keys are in several.
-    pub(crate) fn origins_with<'a>(
-        &'a self,
-        smallest: &[u8],
-        largest: &[u8],
-    ) -> impl Iterator<Item = Seq> + 'a {
+    /// As `held_for`, of the keys from `smallest` to `largest`: of their domain, or of all if the keys are in
+    /// several.
+    pub(crate) fn held_with<'a>(&'a self, smallest: &[u8], largest: &[u8]) -> impl Iterator<Item = Seq> + 'a {
         let only = domain_of(smallest).filter(|domain| Some(*domain) == domain_of(largest));
         // Also those of domains that are removed: a snapshot may show them.
         let origins = self.domains.values().filter_map(|record| record.origin);
-        origins.filter(move |origin| only.is_none_or(|only| only == origin.domain)).map(|origin| origin.seq)
+        let origins = origins.filter(move |origin| only.is_none_or(|only| only == origin.domain));
+        let rollbacks = self.rollbacks.values().flatten();
+        let rollbacks = rollbacks.filter(move |of| only.is_none_or(|only| only == of.domain));
+        origins.map(|origin| origin.seq).chain(rollbacks.flat_map(|rollback| [rollback.to, rollback.at]))
     }
 
     /// The removed domains that are nobody's origin.
@@ -218,9 +389,7 @@ impl OriginTable {
     /// snapshot nor a domain above at a seq between.
     pub(crate) fn unneeded_origins(&self, snapshots: &SnapshotRegistry) -> Vec<DomainId> {
         let is_read_between = |domain: DomainId, from: Seq, end: Seq| {
-            let above = self.domains.values().filter_map(|record| record.origin);
-            let mut seqs = above.filter(|above| above.domain == domain).map(|above| above.seq);
-            seqs.any(|seq| from <= seq && seq < end)
+            self.held_for(Some(domain)).any(|seq| from <= seq && seq < end)
         };
         let is_unneeded = |record: &&DomainRecord| {
             let Some(origin) = record.origin else { return false };
@@ -236,13 +405,17 @@ impl OriginTable {
         self.domains.values().filter(is_unneeded).map(|record| record.domain).collect()
     }
 
-    /// The parts of a range in their order, each within one domain with an origin, or without any such key.
+    /// The parts of a range in their order, each within one domain with an origin or a rollback, or without
+    /// any such key.
     pub(crate) fn parts<'a>(&self, range: KeyRange<'a>) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         let mut parts = Vec::new();
         let mut start = range.start.to_vec();
-        for record in self.domains.values().filter(|record| record.origin.is_some()) {
-            let past = past_domain(record.domain).map(|past| past.to_vec());
-            for bound in [Some(record.domain.to_vec()), past].into_iter().flatten() {
+        let with_origin = self.domains.values().filter(|record| record.origin.is_some());
+        let domains: BTreeSet<DomainId> =
+            with_origin.map(|record| record.domain).chain(self.rollbacks.keys().copied()).collect();
+        for domain in domains {
+            let past = past_domain(domain).map(|past| past.to_vec());
+            for bound in [Some(domain.to_vec()), past].into_iter().flatten() {
                 let inside = bound > start && range.end.is_none_or(|end| bound.as_slice() < end);
                 if inside {
                     parts.push((std::mem::replace(&mut start, bound.clone()), Some(bound)));
@@ -273,8 +446,11 @@ impl OriginTable {
 /// The domains of a store with their origins.
 #[derive(Default)]
 pub(crate) struct Domains {
-    /// Whether there is any: most stores have none, and their reads need not look.
+    /// Whether there is any, or a rollback: most stores have none, and their reads need not look.
     any: AtomicBool,
+    /// No reader after this seq knows of a rollback: the highest seq at which one has ended, or the highest
+    /// of all while one has not. 0 without any.
+    rollbacks_end: AtomicU64,
     /// How many domains have been removed since the store was opened, and how many were removed then. The
     /// loss of an origin counts too: tables of a removed domain may be unread from then on.
     removals: AtomicU64,
@@ -286,6 +462,45 @@ impl Domains {
     #[inline]
     pub(crate) fn get(&self) -> Option<Arc<OriginTable>> {
         self.any.load(Ordering::Acquire).then(|| Arc::clone(&self.table.read()))
+    }
+
+    /// What a reader of a key at a seq does not see.
+    #[inline]
+    pub(crate) fn hidden_at(&self, key: &[u8], at: Seq) -> HiddenSeqs {
+        let end = self.rollbacks_end.load(Ordering::Acquire);
+        if end == 0 || at.0 > end {
+            return HiddenSeqs::default();
+        }
+        self.table.read().hidden_at(domain_of(key), at)
+    }
+
+    /// Whether a rollback that has not ended was made at this seq or later.
+    #[inline]
+    pub(crate) fn is_rolled_back_since(&self, at: Seq) -> bool {
+        self.rollbacks_end.load(Ordering::Acquire) == u64::MAX && self.table.read().is_rolled_back_since(at)
+    }
+
+    /// Adds or replaces a rollback.
+    pub(crate) fn set_rollback(&self, record: RollbackRecord) {
+        let mut table = self.table.write();
+        let of_domain = Arc::make_mut(&mut table).rollbacks.entry(record.domain).or_default();
+        of_domain.retain(|other| other.at != record.at);
+        of_domain.push(record);
+        of_domain.sort_unstable_by_key(|rollback| rollback.at);
+        self.any.store(true, Ordering::Release);
+        self.rollbacks_end.store(table.rollbacks_end(), Ordering::Release);
+    }
+
+    /// Removes a rollback.
+    pub(crate) fn remove_rollback(&self, domain: DomainId, at: Seq) {
+        let mut guard = self.table.write();
+        let table = Arc::make_mut(&mut guard);
+        if let Some(of_domain) = table.rollbacks.get_mut(&domain) {
+            of_domain.retain(|rollback| rollback.at != at);
+        }
+        table.rollbacks.retain(|_, of_domain| !of_domain.is_empty());
+        self.rollbacks_end.store(table.rollbacks_end(), Ordering::Release);
+        self.any.store(!table.is_empty(), Ordering::Release);
     }
 
     /// Adds or replaces a domain. Returns what it was.
@@ -321,7 +536,7 @@ impl Domains {
     pub(crate) fn remove(&self, domain: DomainId) -> Option<DomainRecord> {
         let mut table = self.table.write();
         let before = Arc::make_mut(&mut table).domains.remove(&domain);
-        self.any.store(!table.domains.is_empty(), Ordering::Release);
+        self.any.store(!table.is_empty(), Ordering::Release);
         before
     }
 }
@@ -376,7 +591,8 @@ mod tests {
         assert!(table.check(), "a reader of 5 passes one");
         assert!(table.origin_at(&9_u32.to_be_bytes(), Seq(4)).is_some());
         assert!(table.origin_at(&9_u32.to_be_bytes(), Seq(5)).is_none());
-        assert!(table.may_hold_older(&9_u32.to_be_bytes()), "compaction keeps what readers of 4 need");
+        let key = [&9_u32.to_be_bytes()[..], b"key"].concat();
+        assert!(table.may_hold_older(&key, &crate::PlainSchema), "compaction keeps what readers of 4 need");
     }
 
     #[test]

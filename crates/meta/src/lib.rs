@@ -34,7 +34,7 @@ mod tests;
 mod tx;
 
 pub use batch::{Batch, BatchOp, RESERVED, SUMS};
-pub use domain::{DOMAIN_BYTES, DomainId, DomainOrigin, DomainRecord, ORIGINS_MAX};
+pub use domain::{DOMAIN_BYTES, DomainId, DomainOrigin, DomainRecord, ORIGINS_MAX, RollbackRecord};
 pub use engine::{Background, Engine, EngineOptions};
 pub use key_locks::KeyLockGuard;
 #[cfg(any(test, feature = "twin"))]

@@ -19,17 +19,13 @@ use warpfire_slices::{Admit, Pin, SliceError, SliceHolder, SliceRead, SliceStore
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
 use crate::batch::{Batch, BatchOp, RESERVED, SUMS};
-use crate::domain::{DomainId, DomainOrigin, DomainRecord, Domains, domain_of, key_in};
+use crate::domain::{DomainOrigin, Domains, domain_of, key_in};
 use crate::key_locks::{KeyLockGuard, KeyLocks};
 use crate::read_set::ReadSet;
 use crate::reserved::ReservedBytes;
 use crate::schema::{FoldResult, OlderValue, Schema};
 use crate::snapshot::{EngineSnapshot, SnapshotRegistry};
-use crate::snapshot_bytes::{SnapshotBytes, naive_bytes};
-use crate::store::{
-    CommitError, Direction, DomainPart, KeyRange, MetaError, ScanPage, SeqRange, SnapshotStore, Store,
-    SyncPointHook,
-};
+use crate::store::{CommitError, Direction, KeyRange, MetaError, ScanPage, Store, SyncPointHook};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum MapChange {
@@ -211,7 +207,7 @@ impl<S: Schema> MapStore<S> {
 
     /// Whether an older version of the key may be seen through an origin, at any seq.
     fn may_hold_older(&self, key: &[u8]) -> bool {
-        self.domains.get().is_some_and(|table| table.may_hold_older(key)) && self.schema.reads_on(key)
+        self.domains.get().is_some_and(|table| table.is_above_origin(key, &self.schema))
     }
 
     /// Whether the versions of the key's own domain settle its value at a seq.
@@ -478,142 +474,6 @@ impl<S: Schema> SliceHolder for MapStore<S> {
     }
 }
 
-impl<S: Schema> SnapshotStore for MapStore<S> {
-    fn commit_at_newest(&self, build: &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError> {
-        let mut state = self.state.lock();
-        self.admit(&state, 0, Admit::User)?;
-        self.sync_point(&mut state);
-        let (seq, mut batch) = (state.newest, Batch::new());
-        build(seq, &mut batch);
-        for op in batch.iter() {
-            let BatchOp::Put(key, value) = op else { continue };
-            let is_in = |range: Option<(Vec<u8>, Vec<u8>)>| {
-                range.is_some_and(|(start, end)| *start.as_slice() <= *key && key < end.as_slice())
-            };
-            if is_in(self.schema.snapshot_range())
-                && let Some(named) = self.schema.snapshot_seq(key).map_err(MetaError::from)?
-            {
-                self.registry.keep(named);
-            }
-            if is_in(self.schema.domain_range())
-                && let Some(record) = self.schema.domain(key, value).map_err(MetaError::from)?
-            {
-                self.domains.set(record);
-            }
-        }
-        Self::apply(&mut state, &batch);
-        Ok(seq)
-    }
-
-    fn commit_with_snapshot(
-        &self,
-        changes: &Batch,
-        admit: Admit,
-        build: &mut dyn FnMut(Seq, &mut Batch),
-    ) -> Result<Seq, CommitError> {
-        self.commit(changes, None, admit)?;
-        self.commit_at_newest(build)
-    }
-
-    fn forget_domain(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError> {
-        self.commit(batch, None, Admit::Reserve)?;
-        self.domains.remove(domain);
-        Ok(())
-    }
-
-    fn unneeded_domains(&self) -> Result<Vec<DomainId>, MetaError> {
-        let Some(table) = self.domains.get() else { return Ok(Vec::new()) };
-        let state = self.state.lock();
-        let has_keys = |d: &DomainRecord| state.map.keys().any(|key| domain_of(key) == Some(d.domain));
-        let leaves = table.removed_leaves().into_iter();
-        let unneeded = leaves.filter(|d| !d.is_read_by(&self.registry) && !has_keys(d));
-        Ok(unneeded.map(|d| d.domain).collect())
-    }
-
-    fn unneeded_origins(&self) -> Vec<DomainId> {
-        self.domains.get().map_or_else(Vec::new, |table| table.unneeded_origins(&self.registry))
-    }
-
-    fn forget_origin(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError> {
-        debug_assert!(self.unneeded_origins().contains(&domain), "nobody reads on in it");
-        self.commit(batch, None, Admit::Reserve)?;
-        self.domains.forget_origin(domain);
-        Ok(())
-    }
-
-    fn scan_part(
-        &self,
-        range: KeyRange<'_>,
-        at: Seq,
-        part: DomainPart,
-        limits: (usize, usize),
-        page: &mut ScanPage,
-    ) -> Result<(), MetaError> {
-        page.clear();
-        let state = self.state.lock();
-        let reads_on = self.domains.get().is_some_and(|table| table.origin_at(range.start, at).is_some());
-        let of_part = |key: &Vec<u8>| match part {
-            DomainPart::Settled => !reads_on || self.is_settled(&state, key, at),
-            DomainPart::ReadOn => reads_on && !self.is_settled(&state, key, at),
-        };
-        let keys: Vec<Vec<u8>> = self.keys_in(&state, range).into_iter().filter(of_part).collect();
-        let mut keys = keys.iter();
-        self.fill(&state, at, limits, page, || keys.next())
-    }
-
-    fn drop_snapshot(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {
-        self.commit(batch, None, Admit::Reserve)?;
-        self.registry.forget(seq);
-        Ok(())
-    }
-
-    fn keep_bookmark(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {
-        assert!(self.registry.is_kept(seq), "a bookmark is made of a persistent snapshot");
-        self.registry.keep_bookmark(seq);
-        self.commit(batch, None, Admit::User).map(drop).inspect_err(|_| self.registry.forget_bookmark(seq))
-    }
-
-    fn drop_bookmark(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {
-        self.commit(batch, None, Admit::Reserve)?;
-        self.registry.forget_bookmark(seq);
-        Ok(())
-    }
-
-    fn bookmark_at(&self, seq: Seq) -> Option<EngineSnapshot> {
-        self.registry.acquire_bookmark(seq)
-    }
-
-    fn snapshot_at(&self, seq: Seq) -> Option<EngineSnapshot> {
-        self.registry.acquire_persistent(seq)
-    }
-
-    fn changed_between(
-        &self,
-        range: KeyRange<'_>,
-        commits: SeqRange,
-        max: usize,
-    ) -> Result<Vec<Box<[u8]>>, MetaError> {
-        if range.end.is_some_and(|end| end <= range.start) {
-            return Ok(Vec::new());
-        }
-        let state = self.state.lock();
-        let bounds = (Bound::Included(range.start), range.end.map_or(Bound::Unbounded, Bound::Excluded));
-        let keys = state.map.range::<[u8], _>(bounds);
-        let changed = keys.filter(|(_, versions)| versions.iter().any(|(seq, _)| commits.contains(*seq)));
-        Ok(changed.take(max).map(|(key, _)| key.as_slice().into()).collect())
-    }
-
-    fn snapshot_bytes(&self, snapshots: &[Seq]) -> Result<SnapshotBytes, MetaError> {
-        let (keys, newest) = {
-            let state = self.state.lock();
-            (state.map.keys().cloned().collect(), state.newest)
-        };
-        let domains = self.domains.get().unwrap_or_default();
-        let visible = self.registry.visible_to(|| newest).fully();
-        naive_bytes(self, &self.schema, keys, snapshots, &domains, &visible)
-    }
-}
-
 impl<S: Schema> SliceStore for MapStore<S> {
     fn write(&self, _stream: Stream, bytes: &[u8], admit: Admit) -> Result<Slices, SliceError> {
         assert!(!bytes.is_empty(), "a slice has bytes");
@@ -678,5 +538,6 @@ impl<S: Schema> SliceStore for MapStore<S> {
     }
 }
 
+mod persistent;
 #[cfg(test)]
 mod tests;

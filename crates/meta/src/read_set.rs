@@ -73,6 +73,12 @@ impl ReadSet {
         reads
     }
 
+    /// The same keys and ranges, as if they had been read at this seq.
+    pub(crate) fn as_of(&self, at: Seq) -> ReadSet {
+        debug_assert!(at <= self.at, "an older seq finds all changes that the later one finds");
+        ReadSet { at, ..self.clone() }
+    }
+
     pub(crate) fn add_key(&mut self, key: &[u8]) {
         if self.is_everything {
             return;

@@ -5,7 +5,7 @@ use warpfire_log::LogError;
 use warpfire_slices::Slices;
 use warpfire_units::{Seq, SlicePtr};
 
-use crate::domain::DomainRecord;
+use crate::domain::{DomainRecord, RollbackRecord};
 
 /// The older state that operands fold onto.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,6 +138,21 @@ pub trait Schema: Send + Sync + 'static {
     /// The domain that a record describes; `None` for a key outside of `domain_range`.
     fn domain(&self, _key: &[u8], _value: &[u8]) -> Result<Option<DomainRecord>, SchemaError> {
         Ok(None)
+    }
+
+    /// The range of keys of the records of rollbacks: first key, first key past them. `None`: there are none.
+    fn rollback_range(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        None
+    }
+
+    /// The rollback that a record describes; `None` for a key outside of `rollback_range`.
+    fn rollback(&self, _key: &[u8], _value: &[u8]) -> Result<Option<RollbackRecord>, SchemaError> {
+        Ok(None)
+    }
+
+    /// Whether a rollback of its domain hides versions of this key.
+    fn goes_back(&self, _key: &[u8]) -> bool {
+        true
     }
 
     /// Keys that share so many first bytes are a *group*, in which keys are often inserted in order: the

@@ -7,7 +7,7 @@ use warpfire_slices::{Admit, SliceError, SliceStore};
 use warpfire_units::Seq;
 
 use crate::batch::{Batch, SUMS};
-use crate::domain::DomainId;
+use crate::domain::{DomainId, RollbackRecord};
 use crate::memory::MemoryRefused;
 use crate::read_set::ReadSet;
 use crate::schema::SchemaError;
@@ -375,6 +375,32 @@ pub trait SnapshotStore: Store {
     /// takes it out of the record, and makes that durable.
     fn forget_origin(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError>;
 
+    /// Rolls a domain back: while no commit is in progress, runs the hook of sync points, calls `build` with
+    /// the newest seq, commits the batch that it fills, and then `changes`. The batch has the record of the
+    /// rollback, which names that seq, and as its aim the seq of a persistent snapshot that the caller holds.
+    /// Later readers see what the snapshot shows of the domain, and `changes`. A crash keeps both commits or
+    /// neither. `reserved` is what the room that is kept for reserved bytes changes by: it is claimed before.
+    ///
+    /// A rollback ends with a commit of `commit_at_newest` that puts its record again, with the newest seq as
+    /// its end. The caller has put or deleted each key that it hides since (`changed_between` lists them).
+    fn commit_rollback(
+        &self,
+        changes: &Batch,
+        reserved: i64,
+        build: &mut dyn FnMut(Seq, &mut Batch),
+    ) -> Result<Seq, CommitError>;
+
+    /// Every rollback with a record, by domain and seq.
+    fn rollbacks(&self) -> Vec<RollbackRecord>;
+
+    /// The rollbacks that have ended and that no held version knows of.
+    fn unneeded_rollbacks(&self) -> Vec<RollbackRecord>;
+
+    /// Forgets a rollback that is in the answer of `unneeded_rollbacks`: merges the tables with versions
+    /// since it was made, commits `batch`, which removes its record, and makes that durable. `false`: one of
+    /// these tables is unreadable, and the rollback is not forgotten.
+    fn forget_rollback(&self, rollback: &RollbackRecord, batch: &Batch) -> Result<bool, CommitError>;
+
     /// A page of the keys of one part of a domain, with their values at a version held by a live snapshot.
     /// The range lies in the domain. Limits and the continuation are those of [`Store::scan`] forward. It
     /// passes the keys of the other part without an end in between.
@@ -418,9 +444,10 @@ pub trait SnapshotStore: Store {
     /// The version of a persistent snapshot; `None` if there is none with this seq.
     fn snapshot_at(&self, seq: Seq) -> Option<Self::Snapshot>;
 
-    /// The first keys of a range with a commit in `commits`, in order: at most `max`. The value of such a key
-    /// may be the same before and after. The caller holds the versions of both ends. Tables without such a
-    /// commit are not read.
+    /// The first keys of a range that readers of the two ends of `commits` may see differently, in order: at
+    /// most `max`. Each has a commit in that range, or one that a rollback between hides. The value of such
+    /// a key may be the same before and after. The caller holds the versions of both ends. Tables without
+    /// such a commit are not read.
     ///
     /// # Errors
     /// The errors of `get`.

@@ -11,7 +11,7 @@ use warpfire_format::Corrupt;
 use warpfire_log::{LogError, Slices};
 use warpfire_units::{SegmentId, Seq, SlicePtr};
 
-use crate::domain::{DOMAIN_BYTES, DomainId, DomainOrigin, DomainRecord};
+use crate::domain::{DOMAIN_BYTES, DomainId, DomainOrigin, DomainRecord, RollbackRecord};
 use crate::memory::{MemoryAccount, MemoryBudget, MemoryLimits};
 use crate::schema::{FoldResult, OlderValue, RelocateError, Relocator, Schema, SchemaError};
 
@@ -244,6 +244,45 @@ impl Schema for ListSchema {
     fn reads_on(&self, key: &[u8]) -> bool {
         !key[DOMAIN_BYTES..].starts_with(b"/its own")
     }
+
+    fn rollback_range(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        Some((ROLLBACK_PREFIX.to_vec(), [ROLLBACK_PREFIX, &[0xff; 5]].concat()))
+    }
+
+    fn rollback(&self, key: &[u8], value: &[u8]) -> Result<Option<RollbackRecord>, SchemaError> {
+        let Some((domain, at)) =
+            key.strip_prefix(ROLLBACK_PREFIX).and_then(|rest| rest.split_first_chunk::<DOMAIN_BYTES>())
+        else {
+            return Ok(None);
+        };
+        let found = items(value)?;
+        let Some(ListItem::Text(seqs)) = found.first() else { panic!("a record of a rollback is a text") };
+        let seq = |bytes: &[u8]| Seq(bytes.iter().fold(0, |all, byte| all << 8 | u64::from(*byte)));
+        let ended_at = Some(seq(&seqs[3..])).filter(|ended| *ended != Seq(0));
+        Ok(Some(RollbackRecord { domain: *domain, to: seq(&seqs[..3]), at: seq(at), ended_at }))
+    }
+
+    fn goes_back(&self, key: &[u8]) -> bool {
+        key.get(DOMAIN_BYTES..).is_some_and(|rest| !rest.starts_with(b"/its own"))
+    }
+}
+
+/// The prefix of the keys of rollbacks; behind it are the domain and the seq.
+const ROLLBACK_PREFIX: &[u8] = b"rollback ";
+
+/// The key of a rollback's record.
+pub(crate) fn rollback_key(record: &RollbackRecord) -> Vec<u8> {
+    [ROLLBACK_PREFIX, &record.domain, &record.at.0.to_be_bytes()].concat()
+}
+
+/// The record of a rollback, with seqs of 24 bits. It is too short to be packed.
+pub(crate) fn rollback_value(record: &RollbackRecord) -> Vec<u8> {
+    let mut fields = Vec::new();
+    for seq in [record.to, record.ended_at.unwrap_or_default()] {
+        assert!(seq.0 < 1 << 24, "histories of tests are short");
+        fields.extend_from_slice(&seq.0.to_be_bytes()[5..]);
+    }
+    text_item(&fields)
 }
 
 /// The rest of a value that only bookmarks show: an empty text.

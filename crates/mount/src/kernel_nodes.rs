@@ -227,6 +227,13 @@ impl<N: Clone> KernelNodes<N> {
         self.count.load(Ordering::Acquire)
     }
 
+    /// The numbers of all inodes that the kernel remembers.
+    pub(crate) fn known(&self) -> Vec<u64> {
+        let mut known = Vec::with_capacity(self.len());
+        self.shards.iter().for_each(|shard| known.extend(shard.lock().known.iter().map(|node| node.ino)));
+        known
+    }
+
     /// The node with this inode number; `None` if the kernel has forgotten it.
     pub(crate) fn get(&self, ino: u64) -> Option<N> {
         self.shard(ino).lock().get_mut(ino).map(|known| {

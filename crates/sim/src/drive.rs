@@ -132,12 +132,13 @@ fn change<E: Storage>(fs: &Fs<E>, op: &Op) -> Result<(), FsError> {
     }
 }
 
-/// Does an operation on bookmarks and clones.
+/// Does a rollback, or an operation on bookmarks and clones.
 ///
 /// # Errors
 /// The error of the filesystem.
 pub(crate) fn change_pool<E: Storage + SnapshotStore>(fs: &Fs<E>, op: &Op) -> Result<(), FsError> {
     match op {
+        Op::RollBack(snapshot, kept) => fs.roll_back(snapshot, kept, &mut |_| ()).map(drop),
         Op::Bookmark(snapshot, name) => fs.create_bookmark(snapshot, name).map(drop),
         Op::DropBookmark(name) => fs.delete_bookmark(name).map(drop),
         Op::Clone(source, door) => {
@@ -206,6 +207,17 @@ fn allocate<E: Storage>(fs: &Fs<E>, path: &Path, mode: AllocMode, span: Span) ->
 ///
 /// # Errors
 /// The error of the engine.
+/// Settles a page of the oldest rollback, if there is one. A full pool refuses that.
+///
+/// # Errors
+/// Any other error of the filesystem.
+pub(crate) fn settle_a_page<E: Storage + SnapshotStore>(fs: &Fs<E>) -> Result<(), FsError> {
+    match fs.settle_rollbacks(&mut || false) {
+        Err(FsError::NoSpace) => Ok(()),
+        settled => settled,
+    }
+}
+
 pub(crate) fn background<E: Store>(engine: &E, steps: u32) -> Result<(), FsError> {
     for _ in 0..steps {
         if !engine.background_step().map_err(|e: MetaError| FsError::from(e))? {

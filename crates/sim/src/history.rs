@@ -110,6 +110,15 @@ impl History {
         self.set_last(model);
     }
 
+    /// Undoes the last two operations in the model: they were one of the product.
+    pub fn refuse_last_two(&mut self) {
+        let before = self.newest() - 2;
+        let model = self.states[before].model.clone();
+        for state in &mut self.states[before + 1..] {
+            *state = HistoryState::new(model.clone(), state.op.take());
+        }
+    }
+
     /// The newest of the allowed states with the picture `found`.
     ///
     /// # Errors

@@ -211,6 +211,7 @@ impl<'a> FileNamer<'a> {
         });
         let volumes = door_volumes(loaded, reader);
         snapshots.extend(volumes.values().filter_map(|volume| Some(volume.origin?.seq)));
+        snapshots.extend(loaded.manifest.rollbacks.held());
         snapshots.sort_unstable();
         snapshots.dedup();
         if snapshots.is_empty() {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use warpfire_env::Device;
 use warpfire_format::fs::{
     BookmarkRecord, Dentry, DoorVolume, Extent, ExtentSource, FilesystemRecord, HealthRecord, Inode,
-    InodeContent, InodeEdit, InodeTime, Key, PoolRecordId, SnapshotName, SnapshotRecord, SnapshotRuleRecord,
-    VolumeRecord, WishesRecord, decode_counter, decode_region,
+    InodeContent, InodeEdit, InodeTime, Key, PoolRecordId, RolledBack, SnapshotName, SnapshotRecord,
+    SnapshotRuleRecord, VolumeRecord, WishesRecord, decode_counter, decode_region,
 };
 use warpfire_format::manifest::TableDescriptor;
 use warpfire_format::table::{Partition, VersionKind};
@@ -248,6 +248,13 @@ fn describe(key: &[u8], value: &[u8], is_operand: bool) -> DumpValue {
                     ("seq", bookmark.seq.0.into()),
                     ("made_seconds", bookmark.made.seconds.into()),
                     ("snapshot", bookmark.snapshot.escape_ascii().to_string().into()),
+                ])
+            }
+            Key::Rollback(at, _) => {
+                let rollback = RolledBack::decode(at, value)?;
+                DumpValue::Fields(vec![
+                    ("to", rollback.to.0.into()),
+                    ("ended_at", rollback.ended_at.map_or(0, |ended| ended.0).into()),
                 ])
             }
             Key::Volume(_) => {

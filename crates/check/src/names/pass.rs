@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warpfire_format::Corrupt;
 use warpfire_format::fs::{
-    BookmarkRecord, DoorVolume, FilesystemRecord, HealthRecord, Key, PoolRecordId, SnapshotName,
+    BookmarkRecord, DoorVolume, FilesystemRecord, HealthRecord, Key, PoolRecordId, RolledBack, SnapshotName,
     SnapshotRecord, SnapshotRuleRecord, VolumeId, VolumeRecord, WishesRecord, decode_counter,
 };
 use warpfire_format::key_hash;
@@ -232,6 +232,7 @@ impl<'a> NamesPass<'a> {
             Key::SnapshotName(of, name) => return self.take_snapshot_name(of, name, value),
             Key::SnapshotRule(_, name) => return self.take_snapshot_rule(name, value),
             Key::Bookmark(_, name) => return self.take_bookmark(name, value),
+            Key::Rollback(at, _) => return self.take_rollback(at, value),
             Key::Pool(PoolRecordId::Volume(v))
             | Key::Counter(v, _)
             | Key::Inode(v, _)
@@ -270,6 +271,7 @@ impl<'a> NamesPass<'a> {
             | Key::SnapshotName(..)
             | Key::SnapshotRule(..)
             | Key::Bookmark(..)
+            | Key::Rollback(..)
             | Key::Volume(_) => unreachable!("they are taken above"),
         }
     }
@@ -314,6 +316,12 @@ impl<'a> NamesPass<'a> {
         if let Err(e) = BookmarkRecord::decode(value) {
             let place = format_args!("bookmark {}", name.escape_ascii());
             self.context.findings.error(FindingCode::PoolRecords, place, e);
+        }
+    }
+
+    fn take_rollback(&mut self, at: Seq, value: &[u8]) {
+        if let Err(e) = RolledBack::decode(at, value) {
+            self.context.findings.error(FindingCode::PoolRecords, format_args!("rollback {}", at.0), e);
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use warpfire_format::manifest::{ManifestEdit, TableDescriptor};
 use warpfire_units::Seq;
 
+use super::rollbacks::Rollbacks;
 use crate::code::FindingCode;
 use crate::report::Findings;
 
@@ -19,6 +20,8 @@ pub(crate) struct Manifest {
     /// Ids of the runs of the past.
     past: Vec<u64>,
     tables: BTreeMap<u64, TableDescriptor>,
+    /// The rollbacks in the map. `load` adds them.
+    pub(crate) rollbacks: Rollbacks,
 }
 
 impl Manifest {

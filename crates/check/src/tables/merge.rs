@@ -2,7 +2,8 @@
 //!
 //! Versions of a key in the log are the newest, then those in the first run of the manifest, and so on.
 //! Within one source they stand newest first. The runs of the past come last, in no order: what one of them
-//! has of a key is complete for the seqs from its oldest version to the delete above them.
+//! has of a key is complete for the seqs from its oldest version to the delete above them. A rollback hides
+//! versions between those that a reader sees.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -14,6 +15,7 @@ use warpfire_units::Seq;
 
 use super::commits::CommitVersions;
 use super::manifest::Manifest;
+use super::rollbacks::Rollbacks;
 use super::run::{LostKeys, RunReader};
 use super::verify::show;
 use crate::code::FindingCode;
@@ -82,6 +84,7 @@ pub(crate) struct Merge<'a> {
     sources: Vec<VersionSource<'a>>,
     /// The number of the first source that is a run of the past.
     first_past: usize,
+    rollbacks: &'a Rollbacks,
     order: Vec<usize>,
     /// Key versions so far.
     pub(crate) versions_seen: u64,
@@ -106,6 +109,7 @@ impl<'a> Merge<'a> {
         let mut merge = Merge {
             sources: std::iter::once(VersionSource::Log(commits)).chain(runs).collect(),
             first_past,
+            rollbacks: &manifest.rollbacks,
             order: Vec::new(),
             versions_seen: 0,
             survivors: BTreeSet::new(),
@@ -155,8 +159,12 @@ impl<'a> Merge<'a> {
             let key = self.sources.get(first).and_then(VersionSource::key).unwrap_or(&[]);
             let same = self.order.iter().take_while(|n| self.key_of(**n) == Some(key)).count();
             let newest_first = self.order.iter().take(same).filter_map(|n| Some((*n, self.sources.get(*n)?)));
-            let (merged, seen) = visit(key, newest_first, self.first_past, &mut folded, findings);
+            let (mut merged, seen) = visit(key, newest_first, self.first_past, &mut folded, findings);
             self.versions_seen += seen;
+            if let Some(seen) = self.rollbacks.seen(key, Seq::MAX) {
+                let of_key = self.order.iter().take(same).filter_map(|n| Some((*n, self.sources.get(*n)?)));
+                merged = shown_again(part(key, of_key, (self.first_past, &seen), findings), key, &mut folded);
+            }
             // An unreadable block that may hold a version between the base and now makes the value unknown.
             // Every source has been read up to this key, so all of them that may hold it are known. The
             // newest value is in the present.
@@ -166,6 +174,7 @@ impl<'a> Merge<'a> {
             let hidden_by = present.enumerate().find(hides).map(|(number, _)| number);
             let value = match (merged, hidden_by) {
                 (Merged::Absent, _) => None,
+                (Merged::Unreadable, _) => Some(Value::Unreadable),
                 (Merged::Value { base }, Some(hider)) if hider <= base => Some(Value::Unreadable),
                 (Merged::Unfolded(error), _) => Some(Value::Unfolded(error)),
                 (Merged::Value { .. }, hidden_by) => {
@@ -204,7 +213,8 @@ impl Merge<'_> {
         let key = self.sources.get(first).and_then(VersionSource::key).unwrap_or(&[]).to_vec();
         let same = self.order.iter().take_while(|n| self.key_of(**n) == Some(&key)).count();
         let newest_first = self.order.iter().take(same).filter_map(|n| Some((*n, self.sources.get(*n)?)));
-        let (part, base) = part(&key, newest_first, (self.first_past, upto), findings);
+        let seen = self.rollbacks.seen(&key, upto).unwrap_or_else(|| vec![(None, upto)]);
+        let (part, base) = part(&key, newest_first, (self.first_past, &seen), findings);
         // As in `for_each`.
         let hides =
             |(_, source): &(usize, &VersionSource<'_>)| source.lost().iter().any(|l| l.may_hold(&key));
@@ -270,40 +280,55 @@ impl Merge<'_> {
     }
 }
 
-/// What the versions of one key up to a seq say, and the source of the oldest that this depends on.
+/// What the versions of one key that a reader sees say, and the source of the oldest that this depends on.
 fn part<'s, 'a: 's>(
     key: &[u8],
     sources: impl Iterator<Item = (usize, &'s VersionSource<'a>)>,
-    (first_past, upto): (usize, Seq),
+    (first_past, seen): (usize, &[(Option<Seq>, Seq)]),
     findings: &Findings,
 ) -> (Option<KeyPart>, usize) {
+    let sources: Vec<(usize, &VersionSource<'_>)> = sources.collect();
+    let of_past = sources.partition_point(|(number, _)| *number < first_past);
+    let (present, past) = sources.split_at(of_past);
+    let in_range = |version: &KeyVersion<'_>, (after, upto): (Option<Seq>, Seq)| {
+        version.seq <= upto && after.is_none_or(|after| version.seq > after)
+    };
     let mut operands: Vec<&[u8]> = Vec::new();
-    let (mut base, mut ended, mut in_past) = (None, None, false);
-    for (number, source) in sources {
-        let mut shown = source.versions().filter(|version| version.seq <= upto).peekable();
-        if number >= first_past && shown.peek().is_some_and(|version| version.kind == VersionKind::Delete) {
-            // The run has nothing for this seq. Another one may have the version of that time.
-            ended = Some(number);
-            continue;
+    let mut base = None;
+    let mut take = |version: KeyVersion<'s>, number: usize| {
+        match version.kind {
+            VersionKind::Put => base = Some((FoldBase::Value(version.value), number)),
+            VersionKind::Delete => base = Some((FoldBase::Absent, number)),
+            VersionKind::Merge => operands.push(version.value),
         }
-        in_past |= number >= first_past && shown.peek().is_some();
-        for version in shown {
-            match version.kind {
-                VersionKind::Put => base = Some((FoldBase::Value(version.value), number)),
-                VersionKind::Delete => base = Some((FoldBase::Absent, number)),
-                VersionKind::Merge => operands.push(version.value),
-            }
-            if base.is_some() {
-                break;
-            }
-        }
-        if base.is_some() {
+        base.is_some()
+    };
+    let mut has_base = present.iter().any(|(number, source)| {
+        let mut shown =
+            source.versions().filter(|version| seen.iter().any(|range| in_range(version, *range)));
+        shown.any(|version| take(version, *number))
+    });
+    let mut ended_at = None;
+    for range in seen {
+        if has_base {
             break;
         }
+        let (mut ended, mut in_past) = (None, false);
+        for (number, source) in past {
+            let mut shown = source.versions().filter(|version| in_range(version, *range)).peekable();
+            if shown.peek().is_some_and(|version| version.kind == VersionKind::Delete) {
+                // The run has nothing for these seqs. Another one may have the version of that time.
+                ended = Some(*number);
+                continue;
+            }
+            in_past |= shown.peek().is_some();
+            has_base = has_base || shown.any(|version| take(version, *number));
+        }
+        if !has_base && !in_past && ended.is_some() {
+            (has_base, ended_at) = (true, ended);
+        }
     }
-    if base.is_none() && !in_past {
-        base = ended.map(|number| (FoldBase::Absent, number));
-    }
+    base = base.or(ended_at.map(|number| (FoldBase::Absent, number)));
     let (base, number) = base.unwrap_or((FoldBase::Unknown, usize::MAX));
     operands.reverse();
     let mut out = Vec::new();
@@ -325,6 +350,23 @@ fn part<'s, 'a: 's>(
     (part, number)
 }
 
+/// What a rollback shows of a key of the first volume, which has no origin. A value is in `out`.
+fn shown_again((part, number): (Option<KeyPart>, usize), key: &[u8], out: &mut Vec<u8>) -> Merged {
+    match part {
+        None | Some(KeyPart::Deleted) => Merged::Absent,
+        Some(KeyPart::Unreadable) => Merged::Unreadable,
+        Some(KeyPart::Value(value)) => {
+            *out = value;
+            Merged::Value { base: number }
+        }
+        Some(KeyPart::Operand(operand)) => match fold(key, FoldBase::Absent, &[&operand], out) {
+            Ok(FoldOutcome::Value) => Merged::Value { base: usize::MAX },
+            Ok(FoldOutcome::Deleted | FoldOutcome::Operand) => Merged::Absent,
+            Err(error) => Merged::Unfolded(error),
+        },
+    }
+}
+
 /// The value of one key.
 enum Merged {
     /// It has none.
@@ -333,6 +375,8 @@ enum Merged {
     Value { base: usize },
     /// It cannot be computed, because its versions do not fold.
     Unfolded(Corrupt),
+    /// It cannot be computed. The reason is reported already.
+    Unreadable,
 }
 
 /// Computes the value of one key into `out`. Returns the number of versions too.

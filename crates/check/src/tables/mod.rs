@@ -3,6 +3,7 @@
 mod commits;
 mod manifest;
 mod merge;
+mod rollbacks;
 mod run;
 mod shown;
 mod verify;
@@ -10,6 +11,7 @@ mod verify;
 pub(crate) use commits::{CommitVersions, split_records};
 pub(crate) use manifest::Manifest;
 pub(crate) use merge::{Merge, Value};
+pub(crate) use rollbacks::Rollbacks;
 pub(crate) use run::{LostKeys, find_block, read_table, read_top};
 pub(crate) use shown::{DoorVolumes, ShownKeys};
 pub(crate) use verify::show;

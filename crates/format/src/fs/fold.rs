@@ -53,6 +53,7 @@ pub fn fold(
         | Key::SnapshotName(..)
         | Key::SnapshotRule(..)
         | Key::Bookmark(..)
+        | Key::Rollback(..)
         | Key::Volume(_) => Err(NO_OPERANDS),
     }
 }

@@ -4,9 +4,9 @@
 //!  0   4  volume; 0 in the keys of records of the whole pool
 //!  4   1  kind
 //!  5   8  inode number; in keys of pool records, counters and names of snapshots an id; in keys of snapshots
-//!         the seq
+//!         and rollbacks the seq
 //! 13   *  rest: the name (dentry, xattr, snapshot), the region's index (8 bytes), or the volume of a
-//!         snapshot (4 bytes); empty otherwise
+//!         snapshot or rollback (4 bytes); empty otherwise
 //! ```
 
 use crate::Corrupt;
@@ -66,6 +66,8 @@ pub enum KeyKind {
     Volume = 11,
     /// A bookmark of a snapshot.
     Bookmark = 12,
+    /// A rollback of a volume.
+    Rollback = 13,
 }
 
 /// Which pool record.
@@ -120,6 +122,8 @@ pub enum Key<'a> {
     Volume(VolumeId),
     /// A bookmark of a snapshot of a volume, by its name.
     Bookmark(VolumeId, &'a [u8]),
+    /// A rollback of a volume, by the seq at which it was made.
+    Rollback(Seq, VolumeId),
 }
 
 /// An encoded key. Keys of names up to 51 bytes need no allocation.
@@ -222,6 +226,12 @@ pub fn volume_range() -> (KeyBuf, KeyBuf) {
     (with_rest(VolumeId::POOL, KeyKind::Volume, 0, &[]), past(VolumeId::POOL, KeyKind::Volume, u64::MAX))
 }
 
+/// The range of keys of all rollbacks of a pool, by rising seq: first key, first key past them.
+#[must_use]
+pub fn rollback_range() -> (KeyBuf, KeyBuf) {
+    (with_rest(VolumeId::POOL, KeyKind::Rollback, 0, &[]), past(VolumeId::POOL, KeyKind::Rollback, u64::MAX))
+}
+
 /// The range of keys of all rules for snapshots of a volume, by name: first key, first key past them.
 #[must_use]
 pub fn snapshot_rule_range(volume: VolumeId) -> (KeyBuf, KeyBuf) {
@@ -262,6 +272,7 @@ impl<'a> Key<'a> {
             Key::SnapshotRule(v, name) => with_rest(v, KeyKind::SnapshotRule, 1, name),
             Key::Volume(v) => with_rest(VolumeId::POOL, KeyKind::Volume, v.0.into(), &[]),
             Key::Bookmark(v, name) => with_rest(v, KeyKind::Bookmark, 1, name),
+            Key::Rollback(seq, v) => with_rest(VolumeId::POOL, KeyKind::Rollback, seq.0, &v.0.to_be_bytes()),
         }
     }
 
@@ -279,7 +290,8 @@ impl<'a> Key<'a> {
             return Err(BAD_INO);
         }
         // Volume 0 has the records of the whole pool. Every other record belongs to a volume.
-        let of_pool = [KeyKind::Pool, KeyKind::Snapshot, KeyKind::Volume].iter().any(|k| *k as u8 == kind);
+        let of_pool = [KeyKind::Pool, KeyKind::Snapshot, KeyKind::Volume, KeyKind::Rollback];
+        let of_pool = of_pool.iter().any(|k| *k as u8 == kind);
         if volume == VolumeId::POOL && !of_pool || volume > VOLUME_MAX {
             return Err(BAD_KEY);
         }
@@ -320,9 +332,10 @@ impl<'a> Key<'a> {
                 return Ok(Key::Region(volume, id, u64::from_be_bytes(index)));
             }
             k if k == KeyKind::Snapshot as u8 && volume == VolumeId::POOL => {
-                let of = <[u8; 4]>::try_from(rest).map_err(|_| BAD_KEY)?;
-                let of = VolumeId(u32::from_be_bytes(of));
-                return if of == VolumeId::POOL { Err(BAD_KEY) } else { Ok(Key::Snapshot(Seq(id), of)) };
+                return volume_in(rest).map(|of| Key::Snapshot(Seq(id), of));
+            }
+            k if k == KeyKind::Rollback as u8 && volume == VolumeId::POOL => {
+                return volume_in(rest).map(|of| Key::Rollback(Seq(id), of));
             }
             k if k == KeyKind::Volume as u8 && volume == VolumeId::POOL => {
                 let of = u32::try_from(id).map(VolumeId).map_err(|_| BAD_KEY)?;
@@ -345,6 +358,12 @@ impl<'a> Key<'a> {
         };
         if rest.is_empty() { Ok(key) } else { Err(BAD_KEY) }
     }
+}
+
+/// The volume in the rest of a key.
+fn volume_in(rest: &[u8]) -> Result<VolumeId, Corrupt> {
+    let of = VolumeId(u32::from_be_bytes(rest.try_into().map_err(|_| BAD_KEY)?));
+    if of == VolumeId::POOL { Err(BAD_KEY) } else { Ok(of) }
 }
 
 /// Checks a name of a directory entry: 1 to 255 bytes, without '/' and NUL, neither '.' nor '..'.
@@ -384,6 +403,8 @@ mod tests {
         assert_eq!(&key[..], &[0, 0, 0, 1, 9, 0, 0, 0, 0, 0, 0, 0, 1, b'a']);
         let key = Key::Bookmark(VolumeId::FIRST, b"a").encode();
         assert_eq!(&key[..], &[0, 0, 0, 1, 12, 0, 0, 0, 0, 0, 0, 0, 1, b'a']);
+        let key = Key::Rollback(Seq(0x0305), VolumeId::FIRST).encode();
+        assert_eq!(&key[..], &[0, 0, 0, 0, 13, 0, 0, 0, 0, 0, 0, 3, 5, 0, 0, 0, 1]);
         let key = Key::Volume(VolumeId(0x0203)).encode();
         assert_eq!(&key[..], &[0, 0, 0, 0, 11, 0, 0, 0, 0, 0, 0, 2, 3]);
         assert_eq!(
@@ -404,7 +425,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_decode_or_fail_and_what_decodes_encodes_back(bytes: Vec<u8>, kind in 0u8..13, id in 0u64..4, volume in 0u8..2) {
+        fn any_bytes_decode_or_fail_and_what_decodes_encodes_back(bytes: Vec<u8>, kind in 0u8..14, id in 0u64..4, volume in 0u8..2) {
             let mut likely = vec![0, 0, 0, volume, kind];
             likely.extend_from_slice(&id.to_be_bytes());
             likely.extend_from_slice(&bytes);

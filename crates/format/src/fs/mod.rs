@@ -17,6 +17,7 @@ mod inode;
 mod key;
 mod number;
 mod pool_records;
+mod rollback;
 mod snapshot;
 mod snapshot_rule;
 mod visit;
@@ -39,13 +40,14 @@ pub use inode::{Attrs, Dentry, FileKind, Inode, InodeContent, InodeTime, flag};
 pub use key::{
     CounterId, KEY_HEAD_BYTES, Key, KeyBuf, KeyKind, NAME_BYTES_MAX, PoolRecordId, VolumeId,
     XATTR_NAME_BYTES_MAX, bookmark_range, dentry_key, dentry_name as file_name, dentry_range, inode_key,
-    is_of_kind, is_of_volume, region_key, region_range, snapshot_range, snapshot_rule_range, volume_range,
-    xattr_key, xattr_name, xattr_range,
+    is_of_kind, is_of_volume, region_key, region_range, rollback_range, snapshot_range, snapshot_rule_range,
+    volume_range, xattr_key, xattr_name, xattr_range,
 };
 pub use number::{
     INO_MAX, LOCAL_INO_MAX, VOLUME_MAX, local_of, number_from, number_in, stored_in, volume_of,
 };
 pub use pool_records::{FORMAT_VERSION, FilesystemRecord, VolumeRecord};
+pub use rollback::RolledBack;
 pub use snapshot::{SNAPSHOT_HOLDS_MAX, SnapshotName, SnapshotRecord};
 pub use snapshot_rule::{RULE_PERIODS, SnapshotRuleRecord};
 pub use visit::{INLINE_FOREVER_BYTES_MAX, MovedSlices, PackBytes, extents, pointers, relocate};

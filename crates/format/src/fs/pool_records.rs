@@ -6,21 +6,27 @@
 //!  1   2  version of the records:           1   *  inode number of the root directory (varint)
 //!         1, or 2 once there was a          *   *  name, 1 to 255 bytes, to the end
 //!         volume with a door, or 3
-//!         once there was a bookmark
+//!         once there was a bookmark,
+//!         or 4 once a volume was rolled
+//!         back
 //!  3   *  first local inode number that
 //!         is not reserved (varint)
-//!  *   *  versions 2 and 3: first number
+//!  *   *  versions 2 to 4: first number
 //!         that no volume has had (varint)
 //! ```
 //!
 //! Code that knows version 1 only must not open a pool with volumes that read on in others. Code that does
-//! not know version 3 would drop the deletes that a bookmark needs.
+//! not know version 3 would drop the deletes that a bookmark needs, and code that does not know version 4
+//! would show what a rollback hides.
 
 use super::{BAD_CONTENT, BAD_INO, BAD_TAG, BAD_VERSION, FIELDS, VOLUME_MAX, VolumeId, key};
 use crate::{Corrupt, Reader, varint};
 
 /// The newest version of the filesystem's records that this code writes.
-pub const FORMAT_VERSION: u16 = 3;
+pub const FORMAT_VERSION: u16 = 4;
+
+/// The version of the records of a pool that had a bookmark, and never a rollback.
+const BOOKMARKS_VERSION: u16 = 3;
 
 /// The version of the records of a pool that had a volume with a door, and never a bookmark.
 const VOLUMES_VERSION: u16 = 2;
@@ -39,8 +45,10 @@ pub struct FilesystemRecord {
     pub next_ino: u64,
     /// First number that no volume has had. After the first volume comes number 2.
     pub next_volume: VolumeId,
-    /// Whether there was a bookmark.
+    /// Whether there may have been a bookmark.
     pub has_bookmarks: bool,
+    /// Whether a volume was rolled back. Then there may have been a bookmark too.
+    pub has_rollbacks: bool,
 }
 
 /// The record of a volume.
@@ -56,7 +64,8 @@ impl FilesystemRecord {
     /// The record of a pool without volumes that have doors.
     #[must_use]
     pub fn of_one_volume(next_ino: u64) -> FilesystemRecord {
-        FilesystemRecord { next_ino, next_volume: FIRST_WITH_DOOR, has_bookmarks: false }
+        let next_volume = FIRST_WITH_DOOR;
+        FilesystemRecord { next_ino, next_volume, has_bookmarks: false, has_rollbacks: false }
     }
 
     /// Appends the record.
@@ -64,10 +73,11 @@ impl FilesystemRecord {
         debug_assert!(self.next_ino > 0, "inode numbers count from 1");
         debug_assert!(self.next_volume > VolumeId::FIRST, "there is a first volume");
         let has_doors = self.next_volume != FIRST_WITH_DOOR;
-        let version = match (self.has_bookmarks, has_doors) {
-            (true, _) => FORMAT_VERSION,
-            (false, true) => VOLUMES_VERSION,
-            (false, false) => ONE_VOLUME_VERSION,
+        let version = match (self.has_rollbacks, self.has_bookmarks, has_doors) {
+            (true, ..) => FORMAT_VERSION,
+            (false, true, _) => BOOKMARKS_VERSION,
+            (false, false, true) => VOLUMES_VERSION,
+            (false, false, false) => ONE_VOLUME_VERSION,
         };
         out.push(1);
         out.extend_from_slice(&version.to_le_bytes());
@@ -100,11 +110,11 @@ impl FilesystemRecord {
             }
         }
         reader.end()?;
-        let has_bookmarks = version == FORMAT_VERSION;
+        let (has_bookmarks, has_rollbacks) = (version >= BOOKMARKS_VERSION, version == FORMAT_VERSION);
         if next_ino == 0 {
             return Err(BAD_INO);
         }
-        Ok(FilesystemRecord { next_ino, next_volume, has_bookmarks })
+        Ok(FilesystemRecord { next_ino, next_volume, has_bookmarks, has_rollbacks })
     }
 }
 
@@ -140,7 +150,7 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let mut out = Vec::new();
-        let record = FilesystemRecord { next_ino: 300, next_volume: VolumeId(2), has_bookmarks: false };
+        let record = FilesystemRecord::of_one_volume(300);
         record.encode(&mut out);
         assert_eq!(out, [1, 1, 0, 0xac, 0x02]);
         out.clear();
@@ -149,8 +159,11 @@ mod tests {
         out.clear();
         FilesystemRecord { has_bookmarks: true, ..record }.encode(&mut out);
         assert_eq!(out, [1, 3, 0, 0xac, 0x02, 2]);
-        let of_version_4 = FilesystemRecord::decode(&[1, 4, 0, 0xac, 0x02, 2]);
-        assert_eq!(of_version_4, Err(BAD_VERSION));
+        out.clear();
+        FilesystemRecord { has_bookmarks: true, has_rollbacks: true, ..record }.encode(&mut out);
+        assert_eq!(out, [1, 4, 0, 0xac, 0x02, 2]);
+        let of_version_5 = FilesystemRecord::decode(&[1, 5, 0, 0xac, 0x02, 2]);
+        assert_eq!(of_version_5, Err(BAD_VERSION));
         let mut out = Vec::new();
         VolumeRecord { root_ino: 1, name: b"main" }.encode(&mut out);
         assert_eq!(out, [2, 1, b'm', b'a', b'i', b'n']);
@@ -158,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_decode_or_fail(bytes: Vec<u8>, version in 0_u8..5, next_volume in 0_u8..4) {
+        fn any_bytes_decode_or_fail(bytes: Vec<u8>, version in 0_u8..6, next_volume in 0_u8..4) {
             let likely = [1, version, 0, 7, next_volume];
             if let Ok(s) = FilesystemRecord::decode(&likely) {
                 let mut out = Vec::new();

@@ -44,6 +44,7 @@ pub fn extents<'a>(
         | Key::SnapshotName(..)
         | Key::SnapshotRule(..)
         | Key::Bookmark(..)
+        | Key::Rollback(..)
         | Key::Volume(_) => Ok(None),
     }
 }

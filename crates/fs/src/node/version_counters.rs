@@ -91,6 +91,11 @@ impl VersionCounters {
         CounterSnapshot(self.0.iter().map(|counter| counter.load(Ordering::Acquire)).collect())
     }
 
+    /// Moves all counters: any record may have changed.
+    pub(crate) fn bump_all(&self) {
+        self.0.iter().for_each(|counter| _ = counter.fetch_add(1, Ordering::AcqRel));
+    }
+
     /// Moves the key's counter: after the change of the record, before the release of its node's state.
     pub(crate) fn bump(&self, key: &[u8]) {
         self.of(key).fetch_add(1, Ordering::AcqRel);

@@ -142,9 +142,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             return Ok(());
         }
         let next_ino = self.numbers.first_unreserved().ok_or(FsError::ReadOnlySnapshot)?;
-        let next_volume = VolumeId(self.next_volume.load(Ordering::Relaxed));
         let mut value = Vec::new();
-        FilesystemRecord { next_ino, next_volume, has_bookmarks: true }.encode(&mut value);
+        FilesystemRecord { has_bookmarks: true, ..self.filesystem_record(next_ino) }.encode(&mut value);
         batch.put(&Key::Pool(PoolRecordId::Filesystem).encode(), &value);
         Ok(())
     }

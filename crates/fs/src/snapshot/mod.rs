@@ -94,6 +94,8 @@ pub(crate) struct SnapshotSums {
     bookmarks: AtomicU64,
     /// Whether there was a bookmark: then the filesystem record says so.
     had_bookmarks: AtomicBool,
+    /// As `had_bookmarks`, of rollbacks.
+    had_rollbacks: AtomicBool,
 }
 
 impl SnapshotSums {
@@ -116,6 +118,16 @@ impl SnapshotSums {
     /// Notes whether there was a bookmark. It changes while no call runs.
     pub(crate) fn note_bookmarks(&self, had: bool) {
         self.had_bookmarks.store(had, Ordering::Relaxed);
+    }
+
+    /// Whether a volume of this pool was rolled back.
+    pub(crate) fn has_rollbacks(&self) -> bool {
+        self.had_rollbacks.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether a volume was rolled back. It changes while no call runs.
+    pub(crate) fn note_rollbacks(&self, had: bool) {
+        self.had_rollbacks.store(had, Ordering::Relaxed);
     }
 
     fn add(&self, bytes: u64) {
@@ -506,6 +518,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             root,
             snapshots: Arc::clone(&self.snapshots),
             limited_volumes: LimitedVolumes::default(),
+            settled: Mutex::default(),
         }))
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use warpfire_format::fs::{
     BookmarkRecord, CounterId, Dentry, DoorVolume, FileKind, FilesystemRecord, HealthRecord, Inode,
-    InodeContent, Key, LOCAL_INO_MAX, PoolRecordId, SnapshotName, SnapshotRecord, SnapshotRuleRecord,
-    VolumeId, VolumeRecord, WishesRecord, decode_counter, decode_region, decode_xattr, flag, number_from,
-    number_in,
+    InodeContent, Key, LOCAL_INO_MAX, PoolRecordId, RolledBack, SnapshotName, SnapshotRecord,
+    SnapshotRuleRecord, VolumeId, VolumeRecord, WishesRecord, decode_counter, decode_region, decode_xattr,
+    flag, number_from, number_in,
 };
 use warpfire_meta::{Direction, KeyRange, ScanPage, Storage};
 use warpfire_units::Seq;
@@ -116,6 +116,7 @@ impl CheckedTree {
             }
             Key::Volume(_) => unreachable!("taken before"),
             Key::Bookmark(..) => _ = BookmarkRecord::decode(value).unwrap(),
+            Key::Rollback(at, _) => _ = RolledBack::decode(at, value).unwrap(),
             Key::SnapshotRule(..) => _ = SnapshotRuleRecord::decode(value).unwrap(),
             Key::Counter(_, id) => _ = self.counters.insert(id as u64, decode_counter(value).unwrap()),
             Key::Inode(_, ino) => {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warpfire_log::{MemLog, MemLogOptions, RecoveredLog};
-use warpfire_meta::{MemoryLimits, Store};
+use warpfire_meta::{MemoryLimits, SnapshotStore, Store};
 
 use super::check::check;
 use super::engine::{LogEngine, format, open};
@@ -84,7 +84,7 @@ fn the_tree_is_what_the_snapshot_shows_and_a_rollback_is_undone_by_another() {
     assert!(listing(&fs) == now, "the tree of now");
     assert_eq!(fs.statfs().unwrap().reserved_bytes, space_now.reserved_bytes);
     fs.roll_back(b"monday", b"again", &mut |_| ()).unwrap();
-    assert_eq!(fs.roll_back(b"monday", b"twice", &mut |_| ()).unwrap().records, 0);
+    fs.roll_back(b"monday", b"twice", &mut |_| ()).unwrap();
     assert!(listing(&fs) == then);
     // A file that is made now is none of those that were there.
     make(&fs, b"later", b"new");
@@ -141,6 +141,7 @@ fn files_that_are_open_show_what_was_there() {
     fs.roll_back(b"s", b"kept", &mut |changed| match changed {
         Invalidation::Name(dir, name) => seen.push((dir, name.to_vec())),
         Invalidation::File(_) => {}
+        Invalidation::Everything => unreachable!("few keys change"),
     })
     .unwrap();
     let names: [&[u8]; 6] = [b"moved", b"new", b"new dir", b"removed", b"elsewhere", b"gone already"];
@@ -231,6 +232,14 @@ fn a_rollback_is_whole_or_not_there_after_any_crash() {
                     0 => fs.sync().unwrap(),
                     1 | 2 => _ = fs.engine().background_step().unwrap(),
                     3 => fs.engine().compact().unwrap(),
+                    8 => {
+                        let mut pages = draw.below(4);
+                        fs.settle_rollbacks(&mut || {
+                            pages = pages.saturating_sub(1);
+                            pages > 0
+                        })
+                        .unwrap();
+                    }
                     4 | 5 => {
                         let name = format!("snapshot {next}").into_bytes();
                         next += 1;
@@ -272,6 +281,7 @@ fn a_rollback_is_whole_or_not_there_after_any_crash() {
     }
 }
 
+/// What a rollback takes of the budget is the metadata of files in use that the snapshot does not have.
 #[test]
 fn a_rollback_takes_no_more_memory_than_its_budget() {
     const FILES: u32 = 3000;
@@ -285,6 +295,13 @@ fn a_rollback_takes_no_more_memory_than_its_budget() {
     fs.create_snapshot(b"s").unwrap();
     for n in 0..FILES {
         fs.unlink(&ROOT, &root, format!("file{n}").as_bytes()).unwrap();
+    }
+    // Attributes of 600 KB.
+    make(&fs, b"new", b"now");
+    let new = fs.lookup(&ROOT, &root, b"new").unwrap();
+    for n in 0..10 {
+        let name = format!("user.{n}");
+        fs.setxattr(&ROOT, &new, name.as_bytes(), &[n; 60_000], XattrMode::Create).unwrap();
     }
     let now = listing(&*fs);
     // A transaction has what the rollback needs.
@@ -300,16 +317,167 @@ fn a_rollback_takes_no_more_memory_than_its_budget() {
     assert!(matches!(refused, FsError::Memory(_)), "{refused}");
     assert_eq!((names_of(&fs), listing(&*fs)), (vec![b"s".to_vec()], now.clone()));
     tx.abort();
-    assert_eq!(fs.roll_back(b"s", b"kept", &mut |_| ()).unwrap().records, u64::from(FILES) + 1);
+    fs.roll_back(b"s", b"kept", &mut |_| ()).unwrap();
     assert_eq!(listing(&*fs).len(), FILES as usize + 1);
+    assert_eq!(fs.getxattr(&ROOT, &new, b"user.3").unwrap(), [3; 60_000], "for its user");
     assert_eq!(fs.memory_account(None).budget().used_bytes(), 0, "everything is returned");
-    drop((root, fs));
-    // Too many for the budget alone.
+    drop((root, new, fs));
+    // The files take nothing of the budget, and the attributes are too much for a smaller one.
     let fs = Fs::open(engine, clock, options(256 << 10)).unwrap();
-    let refused = fs.roll_back(b"kept", b"again", &mut |_| ()).unwrap_err();
+    fs.roll_back(b"kept", b"again", &mut |_| ()).unwrap();
+    let new = fs.lookup(&ROOT, &fs.root(), b"new").unwrap();
+    let refused = fs.roll_back(b"s", b"once more", &mut |_| ()).unwrap_err();
     assert!(matches!(refused, FsError::Invalid(_)), "{refused}");
-    assert_eq!(listing(&fs).len(), FILES as usize + 1);
+    assert!(listing(&fs) == now);
+    drop(new);
+    fs.roll_back(b"s", b"once more", &mut |_| ()).unwrap();
     assert_eq!(fs.memory_account(None).budget().used_bytes(), 0);
+}
+
+/// More changes than a rollback looks at: they are hidden, and settled later in pages, with power cuts
+/// between.
+#[test]
+fn a_rollback_that_is_not_settled_goes_on_after_a_crash() {
+    const FILES: u32 = 3000;
+    let mut fs = open(format(), Fs::format);
+    let root = fs.root();
+    let dir = fs.mkdir(&ROOT, &root, b"dir", NewMode::exact(0o755)).unwrap();
+    for n in 0..FILES {
+        let bytes = vec![n as u8; 1 + n as usize % 300];
+        fs.create_file(&ROOT, &dir, format!("{n}").as_bytes(), NewMode::exact(0o644), &bytes).unwrap();
+    }
+    fs.create_file(&ROOT, &root, b"large", NewMode::exact(0o644), &[7; 3 << 20]).unwrap();
+    let large = fs.lookup(&ROOT, &root, b"large").unwrap();
+    fs.sync().unwrap();
+    fs.create_snapshot(b"s").unwrap();
+    let (then, space) = (listing(&fs), fs.statfs().unwrap());
+    for n in 0..FILES {
+        let name = format!("{n}");
+        match n % 3 {
+            0 => fs.unlink(&ROOT, &dir, name.as_bytes()).unwrap(),
+            1 => {
+                let file = fs.lookup(&ROOT, &dir, name.as_bytes()).unwrap();
+                fs.write(&ROOT, &file, Position::At(3), b"now").unwrap();
+            }
+            _ => {
+                let to = format!("moved {n}");
+                let places = ((&dir, name.as_bytes()), (&root, to.as_bytes()));
+                fs.rename(&ROOT, places.0, places.1, RenameMode::Replace).unwrap();
+            }
+        }
+    }
+    // Files in use: one that has moved, one that has lost its name, and two that the snapshot does not have.
+    let moved = fs.lookup(&ROOT, &root, b"moved 2").unwrap();
+    fs.unlink(&ROOT, &root, b"large").unwrap();
+    fs.create_file(&ROOT, &root, b"new", NewMode::exact(0o644), &[9; 2 << 20]).unwrap();
+    let new = fs.lookup(&ROOT, &root, b"new").unwrap();
+    fs.setxattr(&ROOT, &new, b"user.a", b"now", XattrMode::Either).unwrap();
+    let new_dir = fs.mkdir(&ROOT, &root, b"new dir", NewMode::exact(0o755)).unwrap();
+    let now = listing(&fs);
+    let mut seen = Vec::new();
+    fs.roll_back(b"s", b"kept", &mut |changed| seen.push(matches!(changed, Invalidation::Everything)))
+        .unwrap();
+    assert_eq!(seen, [true], "they are too many to be named");
+    assert_eq!(fs.engine().rollbacks().len(), 1);
+    assert!(listing(&fs) == then);
+    assert!(listing(&*fs.open_snapshot(b"kept").unwrap()) == now, "the old tree is kept");
+    assert!(Arc::ptr_eq(&moved, &fs.lookup(&ROOT, &dir, b"2").unwrap()), "one node for one file");
+    let mut bytes = vec![0; 3 << 20];
+    fs.read(&large, 0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 7), "a file that was removed has its name again");
+    fs.read(&new, 0, &mut bytes[..2 << 20]).unwrap();
+    assert!(bytes[..2 << 20].iter().all(|byte| *byte == 9), "for its user");
+    assert_eq!((fs.getattr(&new).links, fs.getattr(&new_dir).links), (0, 0));
+    assert_eq!(fs.getxattr(&ROOT, &new, b"user.a").unwrap(), b"now");
+    check(&**fs.engine(), "not settled");
+    // Changes above the hidden versions.
+    fs.write(&ROOT, &moved, Position::At(0), b"later").unwrap();
+    fs.unlink(&ROOT, &dir, b"5").unwrap();
+    drop((root, dir, large, moved, new, new_dir));
+    let mut tree = then.clone();
+    let changed = tree.get_mut(&b"/dir/2"[..]).unwrap().as_mut().unwrap();
+    changed.resize(changed.len().max(5), 0);
+    changed[..5].copy_from_slice(b"later");
+    tree.remove(&b"/dir/5"[..]);
+    fs.sync().unwrap();
+    let inodes = fs.statfs().unwrap().inodes;
+    assert_eq!(inodes, space.inodes - 1);
+    let mut pages = 0;
+    for seed in 0.. {
+        fs.sync().unwrap();
+        fs = open(fs.engine().log().crash_seeded(seed), |_, _, _, _| Ok(()));
+        assert!(listing(&fs) == tree, "after crash {seed}");
+        assert_eq!(fs.statfs().unwrap().inodes, inodes);
+        check(&**fs.engine(), "partly settled");
+        if fs.engine().rollbacks().is_empty() {
+            break;
+        }
+        // One page more each time: a crash loses the place, not the work.
+        let mut left = seed + 1;
+        fs.settle_rollbacks(&mut || {
+            pages += 1;
+            left -= 1;
+            left > 0
+        })
+        .unwrap();
+        match seed % 3 {
+            0 => fs.engine().compact().unwrap(),
+            1 => while fs.engine().background_step().unwrap() {},
+            _ => {}
+        }
+    }
+    assert!(pages > 3, "{pages} pages");
+    assert!(listing(&*fs.open_snapshot(b"kept").unwrap()) == now, "the old tree is kept");
+    for name in [&b"s"[..], b"kept"] {
+        fs.delete_snapshot(name).unwrap();
+    }
+    fs.engine().compact().unwrap();
+    while fs.engine().background_step().unwrap() {}
+    assert!(listing(&fs) == tree, "nothing depends on a snapshot");
+    assert_eq!(fs.engine().past_runs(), [], "nothing is kept for a rollback");
+    check(&**fs.engine(), "at the end");
+}
+
+/// A snapshot that is made before a rollback is settled shows what it showed, also after that.
+#[test]
+fn a_snapshot_of_a_rollback_that_is_not_settled_shows_the_same_for_ever() {
+    let mut fs = open(format(), Fs::format);
+    for n in 0..200 {
+        let name = format!("{n}");
+        fs.create_file(&ROOT, &fs.root(), name.as_bytes(), NewMode::exact(0o644), b"then").unwrap();
+    }
+    fs.create_snapshot(b"s").unwrap();
+    let then = listing(&fs);
+    for n in 0..200 {
+        fs.unlink(&ROOT, &fs.root(), format!("{n}").as_bytes()).unwrap();
+    }
+    fs.roll_back(b"s", b"kept", &mut |_| ()).unwrap();
+    fs.unlink(&ROOT, &fs.root(), b"7").unwrap();
+    fs.create_snapshot(b"between").unwrap();
+    let between = listing(&fs);
+    assert_eq!(between.len(), then.len() - 1);
+    fs.settle_rollbacks(&mut || true).unwrap();
+    assert_eq!(fs.engine().rollbacks().len(), 1, "a snapshot knows of it");
+    for name in [&b"s"[..], b"kept"] {
+        fs.delete_snapshot(name).unwrap();
+    }
+    for round in 0..3 {
+        fs.engine().compact().unwrap();
+        while fs.engine().background_step().unwrap() {}
+        assert!(listing(&*fs.open_snapshot(b"between").unwrap()) == between, "round {round}");
+        fs.unlink(&ROOT, &fs.root(), format!("{}", 100 + round).as_bytes()).unwrap();
+        fs.sync().unwrap();
+        fs = open(fs.engine().log().crash_seeded(round), |_, _, _, _| Ok(()));
+    }
+    fs.roll_back(b"between", b"undone", &mut |_| ()).unwrap();
+    assert!(listing(&fs) == between);
+    for name in [&b"between"[..], b"undone"] {
+        fs.delete_snapshot(name).unwrap();
+    }
+    fs.settle_rollbacks(&mut || true).unwrap();
+    assert!(fs.engine().rollbacks().is_empty(), "nobody knows of one");
+    assert!(listing(&fs) == between);
+    check(&**fs.engine(), "at the end");
 }
 
 /// The pool is filled behind the snapshot. A rollback then succeeds or leaves everything as it is, and when

@@ -605,7 +605,7 @@ fn a_name_that_keeps_its_file_is_not_invalidated() {
         commit
             .visit_changed(&mut |changed| match changed {
                 Invalidation::Name(_, name) => names.push(String::from_utf8(name.to_vec()).unwrap()),
-                Invalidation::File(_) => {}
+                Invalidation::File(_) | Invalidation::Everything => {}
             })
             .unwrap();
         assert!(commit.finish().unwrap());

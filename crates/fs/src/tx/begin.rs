@@ -138,6 +138,7 @@ impl<E: Storage> Fs<E> {
             root,
             snapshots: Arc::clone(&self.snapshots),
             limited_volumes: LimitedVolumes::default(),
+            settled: Mutex::default(),
         }
     }
 

@@ -131,6 +131,7 @@ impl ChangesByOthers {
             | Key::SnapshotName(..)
             | Key::SnapshotRule(..)
             | Key::Bookmark(..)
+            | Key::Rollback(..)
             | Key::Volume(_) => return Ok(true),
         }
         Ok(false)

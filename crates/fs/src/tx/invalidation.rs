@@ -50,6 +50,7 @@ impl<E: Storage> PendingCommit<E> {
                 | Key::SnapshotName(..)
                 | Key::SnapshotRule(..)
                 | Key::Bookmark(..)
+                | Key::Rollback(..)
                 | Key::Volume(_) => {}
             }
         }

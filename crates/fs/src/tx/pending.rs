@@ -317,6 +317,7 @@ impl<E: Storage> PendingCommit<E> {
         self.visit_changed(&mut |changed| match changed {
             Invalidation::File(ino) => _ = files.insert(ino),
             Invalidation::Name(..) => {}
+            Invalidation::Everything => unreachable!("the changes of a transaction are known"),
         })?;
         Ok(files)
     }
@@ -338,6 +339,7 @@ impl<E: Storage> PendingCommit<E> {
                 | Key::SnapshotName(..)
                 | Key::SnapshotRule(..)
                 | Key::Bookmark(..)
+                | Key::Rollback(..)
                 | Key::Volume(_),
             )
             | Err(_) => (ROOT_INO, &b""[..]),

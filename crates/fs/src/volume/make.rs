@@ -181,8 +181,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let next_ino = self.numbers.first_unreserved().ok_or(FsError::ReadOnlySnapshot)?;
         let next_volume = VolumeId(volume.0 + 1);
         let mut value = Vec::new();
-        let has_bookmarks = self.snapshots.has_bookmarks();
-        FilesystemRecord { next_ino, next_volume, has_bookmarks }.encode(&mut value);
+        FilesystemRecord { next_volume, ..self.filesystem_record(next_ino) }.encode(&mut value);
         // What the origin must not show is in the second part of the commit.
         let mut changes = Batch::new();
         changes.put(&Key::Pool(PoolRecordId::Filesystem).encode(), &value);

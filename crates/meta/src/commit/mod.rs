@@ -172,6 +172,10 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             let mut guards = self.lock_with_credit(shards, prepared.bytes, admit, granted)?;
             // An empty batch and an empty read set need no shard.
             let Some(first) = guards.first() else { return Ok(self.newest()) };
+            // A rollback locks all shards, so none comes while these are held.
+            if self.domains.is_rolled_back_since(reads.at) {
+                return Err(CommitError::Conflict);
+            }
             // A flush may have turned a memtable into tables since `tables_changed`, which did not see these.
             // Its versions are newer than those of all earlier tables.
             if first.table_set.seq_max() > compared {

@@ -13,6 +13,7 @@
 //!    `tests::released`).
 //! 5. The release of an origin counts at once. It changes what readers pass, and no compaction depends on it:
 //!    a crash that takes it back finds the same values through the origin (`domain.rs`, invariant 6).
+//!    The end of a rollback counts at once too, and a rollback is forgotten as an origin is.
 //! 6. A bookmark is registered before its record is applied, while a persistent snapshot of its seq is. Both
 //!    removals come later in the log than the record. So whenever a crash takes the bookmark's record back,
 //!    the snapshot's is there. The registration ends after the sync that covers the removal of the record.
@@ -23,8 +24,8 @@ use warpfire_log::{Admit, LogStore};
 use warpfire_units::Seq;
 
 use super::PreparedCommit;
-use crate::batch::{Batch, BatchOp, RESERVED};
-use crate::domain::{DomainId, DomainRecord};
+use crate::batch::{Batch, BatchOp, RESERVED, SUMS};
+use crate::domain::{DomainId, DomainRecord, RollbackRecord};
 use crate::engine::{EngineInner, ShardWriteGuard};
 use crate::schema::Schema;
 use crate::store::{CommitError, MetaError};
@@ -37,6 +38,7 @@ const SNAPSHOT_BYTES: u64 = 1024;
 struct NamedInBatch {
     snapshots: Vec<Seq>,
     domains: Vec<DomainRecord>,
+    rollbacks: Vec<RollbackRecord>,
 }
 
 /// Records of snapshots and domains in the memtable.
@@ -53,6 +55,7 @@ impl NamedInBatch {
     fn find(batch: &Batch, schema: &impl Schema) -> Result<NamedInBatch, MetaError> {
         let mut named = NamedInBatch::default();
         let (snapshots, domains) = (schema.snapshot_range(), schema.domain_range());
+        let rollbacks = schema.rollback_range();
         for op in batch.iter() {
             let BatchOp::Put(key, value) = op else { continue };
             let is_in = |range: &Option<(Vec<u8>, Vec<u8>)>| {
@@ -63,6 +66,9 @@ impl NamedInBatch {
             }
             if is_in(&domains) {
                 named.domains.extend(schema.domain(key, value)?);
+            }
+            if is_in(&rollbacks) {
+                named.rollbacks.extend(schema.rollback(key, value)?);
             }
         }
         Ok(named)
@@ -126,6 +132,73 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         self.finish_removal(applied)
     }
 
+    /// Rolls a domain back, and commits changes that its later readers see; see
+    /// `SnapshotStore::commit_rollback`.
+    pub(crate) fn commit_rollback(
+        &self,
+        changes: &Batch,
+        reserved: i64,
+        build: &mut dyn FnMut(Seq, &mut Batch),
+    ) -> Result<Seq, CommitError> {
+        if reserved > 0 {
+            self.reserve(reserved)?;
+        }
+        let committed = self.roll_back_then_change(changes, build);
+        match &committed {
+            Ok(_) => self.reserved.add(reserved.min(0)),
+            Err(_) => self.reserved.add(-reserved.max(0)),
+        }
+        committed
+    }
+
+    fn roll_back_then_change(
+        &self,
+        changes: &Batch,
+        build: &mut dyn FnMut(Seq, &mut Batch),
+    ) -> Result<Seq, CommitError> {
+        let prepared = PreparedCommit::new(changes, &self.schema).map_err(MetaError::from)?;
+        let granted = self.make_room(prepared.bytes + SNAPSHOT_BYTES, Admit::User)?;
+        let sync_point = self.sync_point.lock();
+        let mut shards = self.shards.write_all();
+        self.latch.check()?;
+        self.run_hook(&mut shards)?;
+        shards[0].credit += granted.saturating_sub(prepared.bytes);
+        self.usage.active_bytes.fetch_add(prepared.bytes.saturating_sub(granted), Ordering::Relaxed);
+        // Nothing fails from here on: until the changes are applied no sync point is made, so a crash keeps
+        // the rollback and the changes, or neither.
+        let applied = self.apply_records(build, &mut shards)?;
+        if !changes.is_empty() || *changes.sums() != [0; SUMS] {
+            self.apply_in_place(prepared, u32::MAX, &mut shards)?;
+        }
+        drop((shards, sync_point));
+        debug_assert!(applied.removed.is_empty(), "a rollback removes no domain");
+        Ok(applied.seq)
+    }
+
+    /// Forgets a rollback that nobody knows of any more; see `SnapshotStore::forget_rollback`.
+    pub(crate) fn forget_rollback(
+        &self,
+        record: &RollbackRecord,
+        batch: &Batch,
+    ) -> Result<bool, CommitError> {
+        debug_assert!(
+            self.domains.get().is_some_and(|t| t.unneeded_rollbacks(&self.snapshots).contains(record)),
+            "nobody knows of a rollback that is forgotten, and nobody can begin to"
+        );
+        // An operand from before the end stands above a hidden value, onto which it must never fold. Below
+        // the put or delete that was written since it goes.
+        if !is_planted(PlantedBug::RollbackNotJoined) && !self.join_versions_after(record.at)? {
+            return Ok(false);
+        }
+        let committed = self.commit(batch, None, Admit::Reserve)?;
+        // A crash before this is durable brings the record back, and its versions must be there then.
+        self.sync(committed)?;
+        self.domains.remove_rollback(record.domain, record.at);
+        self.snapshots.note_removal();
+        self.wake_background();
+        Ok(true)
+    }
+
     /// Applies the records of snapshots and domains at the newest version. The caller has run the hook, and
     /// holds the locks of all shards.
     fn apply_records(
@@ -149,6 +222,19 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             named.snapshots.iter().for_each(|named| self.snapshots.keep(*named));
         }
         let removed = self.register_domains(named.domains);
+        for record in named.rollbacks {
+            debug_assert!(
+                record.ended_at.unwrap_or(record.at) == seq,
+                "a rollback is made and ended at the newest version"
+            );
+            debug_assert!(
+                record.ended_at.is_none()
+                    || self.domains.get().is_none_or(|t| t.have_ended_before(record.domain, record.at)),
+                "the oldest rollback of a domain ends first: a later one may show what it hides"
+            );
+            // Before its record is visible: no job folds what it parts, and no reader misses it.
+            self.domains.set_rollback(record);
+        }
         let named_by = self.apply(&prepared, u32::MAX, shards);
         assert!(seq < named_by, "a snapshot does not show its own record");
         Ok(AppliedRecords { seq, named_by, removed })

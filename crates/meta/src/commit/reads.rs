@@ -106,6 +106,19 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         reads: &ReadSet,
         max: usize,
     ) -> Result<Option<Vec<Box<[u8]>>>, MetaError> {
+        // A rollback changes keys without a new version of them: those with a version that it hides.
+        if self.domains.is_rolled_back_since(reads.at)
+            && let Some(table) = self.domains.get()
+        {
+            let since = table.any_changed_after(reads.at, Seq::MAX);
+            if since < reads.at {
+                return self.changed_keys_since(&reads.as_of(since), max);
+            }
+        }
+        self.changed_keys_since(reads, max)
+    }
+
+    fn changed_keys_since(&self, reads: &ReadSet, max: usize) -> Result<Option<Vec<Box<[u8]>>>, MetaError> {
         let mut changed = BTreeSet::<Box<[u8]>>::new();
         let mut add = |key: &[u8]| {
             if !changed.contains(key) {

@@ -22,6 +22,7 @@ use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::table::{BUNDLE_EDIT_BYTES_MAX, Bundle, KeyVersion, VersionKind};
 use warpfire_units::{Seq, SlicePtr};
 
+use crate::domain::RollbackRecord;
 use crate::schema::{FoldResult, OlderValue, Schema, SchemaError};
 
 /// The readers of a key.
@@ -37,9 +38,19 @@ pub(super) struct Readers<'a> {
     pub(super) bottom: bool,
     /// A version that all readers see may get seq 0: no run of the past has versions that are older.
     pub(super) may_be_zero: bool,
+    /// The rollbacks of the key, by rising seq. Their seqs are among `visible`.
+    pub(super) rollbacks: &'a [RollbackRecord],
 }
 
 impl<'a> Readers<'a> {
+    /// Number of the first versions that no rollback parts from the newest of them. They fold together.
+    pub(super) fn joined_len(&self, versions: &[FoldVersion]) -> usize {
+        let Some(newest) = versions.first() else { return 0 };
+        let below = self.rollbacks.iter().rev().find(|rollback| rollback.at < newest.seq);
+        let below = below.filter(|_| !is_planted(PlantedBug::RollbackFoldsAcross));
+        below.map_or(versions.len(), |rollback| versions.partition_point(|v| v.seq > rollback.at))
+    }
+
     /// The seqs at which the key is read.
     pub(super) fn of_key(&self) -> &'a [Seq] {
         let end = self.removed_at.map(|removed| self.visible.partition_point(|seq| *seq <= removed));
@@ -365,6 +376,7 @@ mod tests {
                     removed_at: removed_at.map(Seq),
                     bottom,
                     may_be_zero: true,
+                    rollbacks: &[],
                 },
                 &mut Vec::new(),
                 |e, _| {

@@ -44,7 +44,7 @@ use super::moves::SliceMoves;
 use super::past::held_readers;
 use super::relocate::{JobRelocator, VersionRelocator};
 use super::retire::KeptIn;
-use crate::domain::{DomainId, OriginTable, domain_of};
+use crate::domain::{DomainId, OriginTable, RollbackRecord, domain_of};
 use crate::engine::EngineInner;
 use crate::schema::Schema;
 use crate::store::MetaError;
@@ -207,10 +207,15 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
         let key = group.key();
         // What a run of the past has of a key stands alone.
         let (mut removed_at, mut bottom) = (None, *scope == JobScope::Past || scope.is_bottom());
+        let mut rollbacks: &[RollbackRecord] = &[];
         if let Some(table) = domains {
             removed_at = table.removed_at(key);
-            // A key that is in no run may be in the origin: there an operand and a delete mean something.
-            bottom = bottom && !(table.may_hold_older(key) && engine.schema.reads_on(key));
+            // A key that is in no run may be in the origin: there an operand and a delete mean something. So
+            // they do above what a rollback shows again.
+            bottom = bottom && !table.may_hold_older(key, &engine.schema);
+            if engine.schema.goes_back(key) {
+                rollbacks = table.rollbacks_at(key);
+            }
             let domain = domain_of(key);
             if *in_domain != domain {
                 *visible = table.visible_in(domain, visible_to_all);
@@ -218,7 +223,8 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
             }
         }
         let schema = &engine.schema;
-        let readers = Readers { visible, faded, removed_at, bottom, may_be_zero: *is_past_empty };
+        let may_be_zero = *is_past_empty;
+        let readers = Readers { visible, faded, removed_at, bottom, may_be_zero, rollbacks };
         let mut values = JobValues { relocator, relocated, named };
         let mut last_span = None;
         let mut emit = |place, entry: KeyVersion<'_>, bundle| {

@@ -2,8 +2,8 @@
 //!
 //! # Terms
 //! The *readers* of a table of the past are the held seqs between its lowest and its highest seq: those of
-//! snapshots, and of origins of its domains. One at a seq that is not faded counts as two: first it fades,
-//! then it goes.
+//! snapshots, and those that are held for origins and rollbacks. One at a seq that is not faded counts as
+//! two: first it fades, then it goes.
 //!
 //! # Invariants
 //! 1. A table without a reader is dropped unread: no version in it is shown at any held seq, and no seq in
@@ -62,8 +62,7 @@ pub(super) fn held_readers(
         below(end).saturating_sub(below(*seq_min))
     };
     let is_other = |seq: &Seq| (*seq_min..end).contains(seq) && visible.binary_search(seq).is_err();
-    let origins =
-        domains.map_or(0, |domains| domains.origins_with(smallest, largest).filter(is_other).count());
+    let origins = domains.map_or(0, |domains| domains.held_with(smallest, largest).filter(is_other).count());
     let (all, faded) = (between(visible) + origins, between(faded));
     debug_assert!(faded <= all, "a faded seq is the seq of a reader");
     (2 * all - faded) as u64

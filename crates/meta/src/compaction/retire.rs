@@ -18,9 +18,9 @@
 //! # Invariants
 //! 1. The present keeps every version that the lowest reader or a later one sees. The oldest of them is
 //!    settled: a put or a delete, or a put onto which its operands were folded. If it cannot be settled,
-//!    because the base is in a domain's origin, nothing is retired.
+//!    because the base is in a domain's origin or behind a rollback, nothing is retired.
 //! 2. The newest version of each span is a delete, and a span has another version below it. A span is settled
-//!    too, or its base is in a domain's origin.
+//!    too, or its base is in a domain's origin or behind a rollback.
 //! 3. A span has less than twice `SPAN_BYTES` of versions, and one stratum more
 //!    (`tests::a_long_span_is_divided_into_spans_that_stand_alone`).
 
@@ -69,6 +69,7 @@ impl VersionGroup {
         emit: &mut Emit<'_, E>,
     ) -> Result<(), E> {
         debug_assert!(readers.visible.binary_search(&lowest).is_ok(), "the lowest reader is a reader");
+        debug_assert!(readers.rollbacks.is_empty() || !readers.bottom, "a rollback shows older versions");
         let (visible, bottom) = (readers.of_key(), readers.bottom);
         let all = self.versions.as_slice();
         // Of a removed domain the present keeps what its last reader sees: versions in memory may be newer,
@@ -82,7 +83,7 @@ impl VersionGroup {
         let retired = first.map(|first| first + Self::stratum_len(&all[first..], visible));
         let split = first.zip(retired).filter(|(_, retired)| *retired < all.len());
         let settled = split.and_then(|(first, retired)| {
-            let with = first + Self::settling_len(&all[first..], bottom)?;
+            let with = first + Self::settling_len(&all[first..], readers)?;
             Some((first, retired, with.max(retired)))
         });
         let Some((first, retired, with)) = settled else {
@@ -123,10 +124,11 @@ impl VersionGroup {
     }
 
     /// Number of the first versions that settle the newest of them. `None`: it cannot be settled.
-    fn settling_len(versions: &[FoldVersion], bottom: bool) -> Option<usize> {
-        match versions.iter().position(|v| v.kind != VersionKind::Merge) {
+    fn settling_len(versions: &[FoldVersion], readers: Readers<'_>) -> Option<usize> {
+        let joined = &versions[..readers.joined_len(versions)];
+        match joined.iter().position(|v| v.kind != VersionKind::Merge) {
             Some(base) => Some(base + 1),
-            None => bottom.then_some(versions.len()),
+            None => readers.bottom.then_some(versions.len()),
         }
     }
 
@@ -175,7 +177,7 @@ impl VersionGroup {
             // The oldest version of a span is settled, so that the span stands alone.
             let settles = is_last && group.iter().all(|v| v.kind == VersionKind::Merge);
             let with = match settles {
-                true => Self::settling_len(rest, bottom).unwrap_or(group.len()),
+                true => Self::settling_len(rest, readers).unwrap_or(group.len()),
                 false => group.len(),
             };
             let nothing_below = bottom && with == rest.len();
@@ -232,7 +234,8 @@ mod tests {
     }
 
     fn readers(visible: &[Seq]) -> Readers<'_> {
-        Readers { visible, faded: &[], removed_at: None, bottom: true, may_be_zero: true }
+        let may_be_zero = true;
+        Readers { visible, faded: &[], removed_at: None, bottom: true, may_be_zero, rollbacks: &[] }
     }
 
     fn seqs(seqs: &[u64]) -> Vec<Seq> {

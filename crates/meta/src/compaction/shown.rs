@@ -8,10 +8,12 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
 use warpfire_format::table::VersionKind;
 use warpfire_units::{Seq, SlicePtr};
 
 use super::fold::{FoldVersion, Readers, VersionGroup};
+use crate::domain::RollbackRecord;
 use crate::schema::{FoldResult, OlderValue, Schema, SchemaError};
 
 /// What some neighbouring readers see of a key.
@@ -26,7 +28,7 @@ pub(crate) struct ShownValue<'a> {
 }
 
 /// What the versions up to one of them come to.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Folded {
     /// `None`: no version so far.
     kind: Option<VersionKind>,
@@ -45,14 +47,54 @@ impl Folded {
     }
 }
 
+/// The rollbacks of a key, while its versions are folded from the oldest to the newest.
+struct GoingBack {
+    /// The places of the readers of the seq that each shows again and of the first one that knows of it, by
+    /// rising seq.
+    places: SmallVec<[(usize, usize); 1]>,
+    /// What each shows again, once it is known.
+    shown: SmallVec<[Folded; 1]>,
+    /// Number of those that are done.
+    done: usize,
+}
+
+impl GoingBack {
+    fn new(rollbacks: &[RollbackRecord], place_of: impl Fn(Seq) -> usize) -> GoingBack {
+        let places = rollbacks.iter().map(|of| (place_of(of.to), place_of(of.at) + 1)).collect();
+        GoingBack { places, shown: rollbacks.iter().map(|_| Folded::default()).collect(), done: 0 }
+    }
+
+    /// The first reader that knows of the next rollback.
+    fn next_place(&self) -> Option<usize> {
+        self.places.get(self.done).map(|(_, first)| *first)
+    }
+
+    /// Readers at these places see `folded`.
+    fn note(&mut self, folded: &Folded, readers: Range<usize>) {
+        for (shown, (to, _)) in self.shown.iter_mut().zip(&self.places) {
+            if readers.contains(to) {
+                shown.clone_from(folded);
+            }
+        }
+    }
+
+    /// Goes back to what a rollback shows again, if the reader at this place is the first to know of it.
+    fn go(&mut self, folded: &mut Folded, place: usize) {
+        if self.next_place() == Some(place) {
+            folded.clone_from(&self.shown[self.done]);
+            self.done += 1;
+        }
+    }
+}
+
 impl VersionGroup {
     /// Calls `visit` with each value that readers at the seqs `visible` see, from the oldest to the newest.
     /// Readers for whom the key does not exist are left out. `removed_at`: the last seq at which the key is
-    /// read. `bottom`: no older version is in an origin.
+    /// read. `bottom`: no older version is in an origin. The seqs of `rollbacks` are among `visible`.
     pub(crate) fn each_shown<S: Schema, E: From<SchemaError>>(
         &self,
         schema: &S,
-        visible: &[Seq],
+        (visible, rollbacks): (&[Seq], &[RollbackRecord]),
         removed_at: Option<Seq>,
         bottom: bool,
         visit: &mut dyn FnMut(ShownValue<'_>) -> Result<(), E>,
@@ -61,17 +103,19 @@ impl VersionGroup {
             self.versions.is_sorted_by(|newer, older| newer.seq >= older.seq),
             "the versions of a key come from the newest to the oldest"
         );
-        let readers = Readers { visible, faded: &[], removed_at, bottom, may_be_zero: false };
+        let readers = Readers { visible, faded: &[], removed_at, bottom, may_be_zero: false, rollbacks };
         let visible = readers.of_key();
-        let stratum_of = |version: &FoldVersion| visible.partition_point(|seq: &Seq| *seq < version.seq);
+        let stratum_at = |seq: Seq| visible.partition_point(|reader: &Seq| *reader < seq);
+        let stratum_of = |version: &FoldVersion| stratum_at(version.seq);
+        let mut back = GoingBack::new(rollbacks, stratum_at);
         let (mut folded, mut rest) = (Folded::default(), self.versions.as_slice());
-        while let Some(oldest) = rest.last() {
-            let stratum = stratum_of(oldest);
-            let (newer, group) = rest.split_at(rest.partition_point(|v| stratum_of(v) > stratum));
-            self.fold_onto(&mut folded, group, schema, bottom)?;
-            let end = newer.last().map_or(visible.len(), stratum_of);
-            rest = newer;
-            if stratum < end && folded.kind != Some(VersionKind::Delete) {
+        let mut stratum = 0;
+        loop {
+            // The next place at which readers see something else: a version, or a rollback before it.
+            let next_version = rest.last().map(stratum_of);
+            let next = next_version.into_iter().chain(back.next_place()).min();
+            let end = next.unwrap_or(visible.len()).min(visible.len());
+            if stratum < end && !matches!(folded.kind, None | Some(VersionKind::Delete)) {
                 visit(ShownValue {
                     readers: stratum..end,
                     value: &folded.value,
@@ -79,8 +123,14 @@ impl VersionGroup {
                     bundle: folded.bundle,
                 })?;
             }
+            let Some(next) = next.filter(|next| *next < visible.len()) else { return Ok(()) };
+            back.note(&folded, stratum..next);
+            stratum = next;
+            back.go(&mut folded, stratum);
+            let (newer, group) = rest.split_at(rest.partition_point(|v| stratum_of(v) > stratum));
+            rest = newer;
+            self.fold_onto(&mut folded, group, schema, bottom)?;
         }
-        Ok(())
     }
 
     /// Folds the versions of one stratum, newest first, onto what the older ones come to.
@@ -180,7 +230,7 @@ mod tests {
             }
             let mut shown = vec![None; visible.len()];
             group
-                .each_shown::<_, SchemaError>(&ListSchema, &visible, None, bottom, &mut |value| {
+                .each_shown::<_, SchemaError>(&ListSchema, (&visible, &[]), None, bottom, &mut |value| {
                     for place in value.readers {
                         assert!(shown[place].is_none(), "a reader is shown one value");
                         shown[place] = Some((value.value.to_vec(), value.is_operand));

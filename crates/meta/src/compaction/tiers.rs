@@ -175,6 +175,20 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(self.compact_runs(&table_set, 0..table_set.runs.len())? || dropped)
     }
 
+    /// Brings the versions after a seq together: afterwards no key has some of them in one run and some in
+    /// another, or in memory. `false`: a table is unreadable, and they are not together.
+    pub(crate) fn join_versions_after(&self, seq: Seq) -> Result<bool, MetaError> {
+        // A memtable may be frozen already, and then the active one has its turn after it.
+        self.flush_frozen().and_then(|_| self.freeze()).and_then(|_| self.flush_frozen())?;
+        let _compacting = self.compacting.lock();
+        let table_set = self.table_set();
+        let is_later = |run: &Run<L>| run.tables.iter().any(|table| table.entry().seq_max > seq);
+        match table_set.runs.iter().rposition(is_later) {
+            None | Some(0) => Ok(true),
+            Some(last) => self.compact_runs(&table_set, 0..last + 1),
+        }
+    }
+
     /// Replaces a group by one run. `false`: a table proved unreadable, and nothing has changed.
     fn compact_runs(
         &self,

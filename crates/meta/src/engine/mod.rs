@@ -240,10 +240,10 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             let mut visible = self.visible();
             let now = self.domains.get();
             if domains.as_ref().map(Arc::as_ptr) == now.as_ref().map(Arc::as_ptr) {
-                // A clone reads whole values at the seq of its origin.
+                // A clone reads whole values at the seq of its origin, and a domain at that of its rollback.
                 if let Some(table) = domains.as_deref().filter(|_| !visible.faded.is_empty()) {
-                    let origins: BTreeSet<Seq> = table.origins_with(&[], &[]).collect();
-                    visible.faded.retain(|seq| !origins.contains(seq));
+                    let held: BTreeSet<Seq> = table.held_with(&[], &[]).collect();
+                    visible.faded.retain(|seq| !held.contains(seq));
                 }
                 return (domains, visible);
             }

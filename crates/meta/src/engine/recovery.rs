@@ -232,6 +232,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
         }
         inner.keep_bookmarks()?;
         inner.keep_domains()?;
+        inner.keep_rollbacks()?;
         if inner.options.read_only {
             inner.latch.read_only();
         } else {
@@ -312,6 +313,30 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         })?;
         if unknown > 0 {
             tracing::warn!(name: "volumes_unknown", "records of volumes are damaged; parts of these are not shown");
+        }
+        Ok(())
+    }
+
+    /// Registers the rollbacks that the map describes. As `keep_snapshots` for records that cannot be read.
+    fn keep_rollbacks(&self) -> Result<(), MetaError> {
+        if is_planted(PlantedBug::RollbacksUnreadAtOpen) {
+            return Ok(());
+        }
+        let Some(range) = self.schema.rollback_range() else { return Ok(()) };
+        let newest = self.newest();
+        let unknown = self.each_record(range, &mut |key, value| {
+            let Some(record) = self.schema.rollback(key, value)? else { return Ok(()) };
+            if record.at.max(record.ended_at.unwrap_or_default()) >= newest {
+                return Err(SNAPSHOT_OF_THE_FUTURE.into());
+            }
+            self.domains.set_rollback(record);
+            Ok(())
+        })?;
+        if unknown > 0 {
+            tracing::warn!(
+                name: "rollbacks_unknown",
+                "records of rollbacks are damaged; files are shown as they were before these"
+            );
         }
         Ok(())
     }

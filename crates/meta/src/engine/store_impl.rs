@@ -8,7 +8,7 @@ use warpfire_units::Seq;
 
 use super::{Engine, EngineInner};
 use crate::batch::Batch;
-use crate::domain::DomainId;
+use crate::domain::{DomainId, RollbackRecord};
 use crate::key_locks::KeyLockGuard;
 use crate::read_set::ReadSet;
 use crate::schema::Schema;
@@ -130,6 +130,28 @@ impl<L: LogStore, S: Schema> SnapshotStore for Engine<L, S> {
 
     fn forget_origin(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError> {
         self.inner.forget_origin(domain, batch)
+    }
+
+    fn commit_rollback(
+        &self,
+        changes: &Batch,
+        reserved: i64,
+        build: &mut dyn FnMut(Seq, &mut Batch),
+    ) -> Result<Seq, CommitError> {
+        self.inner.commit_rollback(changes, reserved, build)
+    }
+
+    fn rollbacks(&self) -> Vec<RollbackRecord> {
+        self.inner.domains.get().map_or_else(Vec::new, |table| table.rollbacks())
+    }
+
+    fn unneeded_rollbacks(&self) -> Vec<RollbackRecord> {
+        let table = self.inner.domains.get();
+        table.map_or_else(Vec::new, |table| table.unneeded_rollbacks(&self.inner.snapshots))
+    }
+
+    fn forget_rollback(&self, rollback: &RollbackRecord, batch: &Batch) -> Result<bool, CommitError> {
+        self.inner.forget_rollback(rollback, batch)
     }
 
     fn scan_part(

@@ -137,7 +137,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             part: None,
         };
         match self.domains.get() {
-            None => self.scan_domain(range, wanted, false, page),
+            None => self.scan_domain(&OriginTable::default(), range, wanted, false, page),
             Some(table) => self.scan_parts(&table, range, wanted, page),
         }
     }
@@ -168,14 +168,18 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 self.merge_origin(&table, origin, ORIGINS_MAX, range, wanted, page)
             }
             // The domain settles every key that it has.
-            _ if part == DomainPart::Settled => self.scan_domain(range, wanted, false, page),
+            (table, _) if part == DomainPart::Settled => {
+                self.scan_domain(&table.unwrap_or_default(), range, wanted, false, page)
+            }
             _ => Ok(()),
         }
     }
 
-    /// Reads a page of the range as if no domain had an origin.
+    /// Reads a page of the range as if no domain had an origin. A range with keys of a domain that was rolled
+    /// back lies in it.
     fn scan_domain(
         &self,
+        table: &OriginTable,
         range: KeyRange<'_>,
         wanted: Wanted,
         parts: bool,
@@ -183,9 +187,11 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     ) -> Result<(), MetaError> {
         page.clear();
         let passed = Cell::new(false);
+        let hidden = table.hidden_at(domain_of(range.start), wanted.at);
         let limits = PageLimits {
             passed: wanted.passes_damage.then_some(&passed),
             at: wanted.at,
+            hidden: &hidden,
             forward: wanted.forward,
             max_entries: wanted.entries,
             max_bytes: wanted.bytes,
@@ -247,7 +253,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         page: &mut ScanPage,
     ) -> Result<(), MetaError> {
         let Some(origin) = table.origin_at(range.start, wanted.at) else {
-            return self.scan_domain(range, wanted, false, page);
+            return self.scan_domain(table, range, wanted, false, page);
         };
         self.merge_origin(table, origin, ORIGINS_MAX, range, wanted, page)
     }
@@ -286,14 +292,14 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let (mut key, mut value) = (domain.to_vec(), Vec::new());
         loop {
             if own.wants_page() {
-                own.read_page(forward, |rest, page| self.scan_domain(rest, side, true, page))?;
+                own.read_page(forward, |rest, page| self.scan_domain(table, rest, side, true, page))?;
                 page.has_passed_damage |= own.page.has_passed_damage;
                 continue;
             }
             if below.wants_page() {
                 below.read_page(forward, |rest, page| match table.origin_at(rest.start, below_at.at) {
                     Some(next) => self.merge_origin(table, next, depth - 1, rest, below_at, page),
-                    _ => self.scan_domain(rest, below_at, false, page),
+                    _ => self.scan_domain(table, rest, below_at, false, page),
                 })?;
                 page.has_passed_damage |= below.page.has_passed_damage;
                 continue;

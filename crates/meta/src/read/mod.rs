@@ -4,7 +4,8 @@
 //!
 //! A reader of the newest version opens no table of the past: their highest seqs are at or below its own. In
 //! a run of the past a delete says that the run has nothing for the reader, not that the key had no value:
-//! another run may have the version of that time.
+//! another run may have the version of that time. So the runs of the past are asked for one range of seqs
+//! after the other, if a rollback hides those between: the newer range settles the value first.
 
 mod merge;
 mod resolve;
@@ -16,7 +17,7 @@ use warpfire_format::key_hash;
 use warpfire_log::LogStore;
 use warpfire_units::Seq;
 
-use crate::domain::{DomainOrigin, ORIGINS_MAX, OriginTable, key_in};
+use crate::domain::{DomainOrigin, HiddenSeqs, ORIGINS_MAX, OriginTable, key_in};
 use crate::engine::EngineInner;
 use crate::memtable::shard_of;
 use crate::schema::Schema;
@@ -47,7 +48,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         out: &mut Vec<u8>,
     ) -> Result<bool, MetaError> {
         debug_assert!(wanted.is_none() || at == Seq::MAX, "a bundle has the newest version of its table");
-        let mut resolver = Resolver::new(at);
+        let hidden = self.hidden_of(key, at);
+        let wanted = wanted.filter(|_| hidden.is_empty());
+        let mut resolver = Resolver::new(at, hidden);
         if !self.offer_key(key, wanted, &mut resolver, out)?
             && let Some(table) = self.domains.get()
             && let Some(origin) = table.origin_at(key, at)
@@ -56,6 +59,13 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             self.read_on(&table, key, origin, &mut resolver, out)?;
         }
         resolver.finish(&self.schema, key, out)
+    }
+
+    /// What a reader at a seq does not see of a key.
+    #[inline]
+    fn hidden_of(&self, key: &[u8], at: Seq) -> HiddenSeqs {
+        let hidden = self.domains.hidden_at(key, at);
+        if hidden.is_empty() || self.schema.goes_back(key) { hidden } else { HiddenSeqs::default() }
     }
 
     /// Offers the versions of the same key in the origins, until one settles the value.
@@ -72,7 +82,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         for _ in 0..ORIGINS_MAX {
             let Some(DomainOrigin { domain, seq, .. }) = next else { return Ok(()) };
             let below = key_in(domain, key);
-            resolver.read_on_at(seq);
+            let at = seq.min(resolver.at());
+            resolver.read_on_at(at, self.hidden_of(&below, at));
             // A bundle has the newest version of its table, which the origin's seq may not show.
             if self.offer_key(&below, None, resolver, out)? {
                 return Ok(());
@@ -136,17 +147,21 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         resolver: &mut Resolver,
         out: &mut Vec<u8>,
     ) -> Result<bool, MetaError> {
-        let at = resolver.at();
-        let mut past = FoundInPast::default();
-        for run in table_set.past_at(at) {
-            let Some(table) = run.table_of(key).filter(|table| table.is_read_at(at)) else { continue };
-            let Some(found) = table.find(key, hash, &self.cache)? else { continue };
-            let block = &found.block;
-            let versions = (found.start..block.group_end(found.start)).map(|i| block.entry(i));
-            if resolver.offer_past(versions, &mut past, out) {
+        for seen in resolver.seen_ranges() {
+            let (mut past, upto) = (FoundInPast::default(), seen.1);
+            for run in table_set.past_at(upto) {
+                let Some(table) = run.table_of(key).filter(|table| table.is_read_at(upto)) else { continue };
+                let Some(found) = table.find(key, hash, &self.cache)? else { continue };
+                let block = &found.block;
+                let versions = (found.start..block.group_end(found.start)).map(|i| block.entry(i));
+                if resolver.offer_past(versions, seen, &mut past, out) {
+                    return Ok(true);
+                }
+            }
+            if resolver.end_past(past) {
                 return Ok(true);
             }
         }
-        Ok(resolver.end_past(past))
+        Ok(false)
     }
 }

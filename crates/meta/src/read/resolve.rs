@@ -5,6 +5,7 @@ use warpfire_format::Corrupt;
 use warpfire_format::table::{KeyVersion, VersionKind};
 use warpfire_units::Seq;
 
+use crate::domain::HiddenSeqs;
 use crate::schema::{FoldResult, OlderValue, Schema};
 use crate::store::MetaError;
 
@@ -53,6 +54,8 @@ pub(super) struct FoundInPast {
 /// Collects a key's versions until its value is settled.
 pub(super) struct Resolver {
     at: Seq,
+    /// What the reader does not see of the seqs up to its own.
+    hidden: HiddenSeqs,
     base: ResolvedBase,
     /// Operands one after the other, newest first, then the base's value if there are operands.
     bytes: Vec<u8>,
@@ -60,18 +63,22 @@ pub(super) struct Resolver {
 }
 
 impl Resolver {
-    pub(super) fn new(at: Seq) -> Self {
-        Resolver { at, base: ResolvedBase::Nothing, bytes: Vec::new(), ends: SmallVec::new() }
+    pub(super) fn new(at: Seq, hidden: HiddenSeqs) -> Self {
+        Resolver { at, hidden, base: ResolvedBase::Nothing, bytes: Vec::new(), ends: SmallVec::new() }
     }
 
-    /// From now on takes the versions of an origin: those up to this seq that the reader can see.
-    pub(super) fn read_on_at(&mut self, seq: Seq) {
+    /// From now on takes the versions of an origin: those that a reader of it at this seq sees.
+    pub(super) fn read_on_at(&mut self, seq: Seq, hidden: HiddenSeqs) {
         debug_assert_eq!(self.base, ResolvedBase::Nothing, "a settled value takes no older version");
-        self.at = self.at.min(seq);
+        debug_assert!(seq <= self.at, "an origin is older than what reads on in it");
+        (self.at, self.hidden) = (seq, hidden);
     }
 
-    /// Starts over with another key.
-    pub(super) fn restart(&mut self) {
+    /// Starts over with another key, of which this is hidden.
+    pub(super) fn restart(&mut self, hidden: &HiddenSeqs) {
+        if !(hidden.is_empty() && self.hidden.is_empty()) {
+            self.hidden.clone_from(hidden);
+        }
         self.base = ResolvedBase::Nothing;
         self.bytes.clear();
         self.ends.clear();
@@ -87,8 +94,8 @@ impl Resolver {
     ) -> bool {
         debug_assert_eq!(self.base, ResolvedBase::Nothing, "a settled value takes no older version");
         for entry in versions {
-            // Too new for this reader.
-            if entry.seq > self.at {
+            // Too new for this reader, or hidden by a rollback.
+            if entry.seq > self.at || self.hidden.has(entry.seq) {
                 continue;
             }
             match entry.kind {
@@ -115,16 +122,19 @@ impl Resolver {
         false
     }
 
-    /// Takes the versions that a run of the past has of the key. `true`: the value is settled. A delete that
-    /// is the first of them that the reader sees says only that this run has nothing for the reader.
+    /// Takes the versions that a run of the past has of the key in a range of seqs that the reader sees
+    /// (`HiddenSeqs::seen_ranges`). `true`: the value is settled. A delete that is the first of them says
+    /// only that this run has nothing for the reader.
     pub(super) fn offer_past<'e>(
         &mut self,
         versions: impl Iterator<Item = KeyVersion<'e>>,
+        (after, upto): (Option<Seq>, Seq),
         found: &mut FoundInPast,
         out: &mut Vec<u8>,
     ) -> bool {
-        let at = self.at;
-        let mut seen = versions.skip_while(|entry| entry.seq > at).peekable();
+        debug_assert!(upto <= self.at, "the reader sees no later seq");
+        let seen = versions.skip_while(|entry| entry.seq > upto);
+        let mut seen = seen.take_while(|entry| after.is_none_or(|after| entry.seq > after)).peekable();
         if seen.peek().is_some_and(|entry| entry.kind == VersionKind::Delete) {
             found.delete = true;
             return false;
@@ -147,6 +157,11 @@ impl Resolver {
     /// The seq of the reader.
     pub(super) fn at(&self) -> Seq {
         self.at
+    }
+
+    /// The ranges of seqs that the reader sees, from the newest to the oldest.
+    pub(super) fn seen_ranges(&self) -> SmallVec<[(Option<Seq>, Seq); 2]> {
+        self.hidden.seen_ranges(self.at).collect()
     }
 
     /// What the versions of a domain say about a key, in `out`, whatever its origin has.

@@ -30,6 +30,7 @@ use warpfire_log::LogStore;
 use warpfire_units::Seq;
 
 use super::resolve::{FoundInPast, KeyPart, Resolver};
+use crate::domain::HiddenSeqs;
 use crate::engine::EngineInner;
 use crate::memtable::{FrozenMemtable, MemtableShard, OrderedKey};
 use crate::schema::Schema;
@@ -86,15 +87,15 @@ impl MemoryWindow {
         (self.at + 1..self.versions.len()).find(|i| self.versions[*i].first).unwrap_or(self.versions.len())
     }
 
-    /// Copies the versions of a key that a reader at `at` needs. `false`: older sources do not matter for it.
-    /// `first` says that no version of the key has been copied yet.
+    /// Copies the versions of a key that a reader at `at` needs, without hidden ones. `false`: older sources
+    /// do not matter for it. `first` says that no version of the key has been copied yet.
     fn copy<'e>(
         &mut self,
         versions: impl Iterator<Item = KeyVersion<'e>>,
-        at: Seq,
+        (at, hidden): (Seq, &HiddenSeqs),
         first: &mut bool,
     ) -> bool {
-        for entry in versions.filter(|e| e.seq <= at) {
+        for entry in versions.filter(|e| e.seq <= at && !hidden.has(e.seq)) {
             self.push(entry, *first);
             *first = false;
             // A put or a delete hides all that is older; an operand needs what it changes.
@@ -154,11 +155,15 @@ pub(super) fn scan_order(a: &[u8], b: &[u8], forward: bool) -> Ordering {
     if forward { a.cmp(b) } else { b.cmp(a) }
 }
 
+/// Returns the hidden seqs of a key.
+type HiddenOf<'a> = &'a dyn Fn(&[u8]) -> &'a HiddenSeqs;
+
 /// Makes a piece from two memtables. Their keys come in the order of the scan.
 struct PieceMaker<'a> {
     window: MemoryWindow,
     frozen: FrozenKeys<'a>,
     at: Seq,
+    hidden_of: HiddenOf<'a>,
     /// The key taken last, whether or not a version of it was copied.
     last: Vec<u8>,
 }
@@ -173,7 +178,8 @@ impl PieceMaker<'_> {
             if until.is_some_and(|until| scan_order(key, until, self.frozen.forward).is_ge()) {
                 return;
             }
-            self.window.copy(shard.versions(slot), self.at, &mut true);
+            let seen = (self.at, (self.hidden_of)(key));
+            self.window.copy(shard.versions(slot), seen, &mut true);
             self.took(key);
             self.frozen.advance();
         }
@@ -184,13 +190,14 @@ impl PieceMaker<'_> {
     fn copy_active(&mut self, shard: &MemtableShard, key: &[u8]) {
         let newest = shard.newest(warpfire_format::key_hash(key), key).expect("an ordered key is indexed");
         let mut first = true;
-        let older_matter = self.window.copy(shard.versions(newest), self.at, &mut first);
+        let seen = (self.at, (self.hidden_of)(key));
+        let older_matter = self.window.copy(shard.versions(newest), seen, &mut first);
         if let Some((frozen, slot)) = self.frozen.front()
             && frozen.entry(slot).key == key
         {
             // The frozen memtable is older: its versions come after those of the active one, or not at all.
             if older_matter {
-                self.window.copy(frozen.versions(slot), self.at, &mut first);
+                self.window.copy(frozen.versions(slot), seen, &mut first);
             }
             self.frozen.advance();
         }
@@ -253,14 +260,24 @@ fn advance<L: LogStore>(cursor: &mut RunCursor<'_, L>, forward: bool) -> Result<
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Copies the first keys of the range from memory, and takes the tables of the same moment.
-    fn window(&self, range: KeyRange<'_>, at: Seq, forward: bool) -> (MemoryWindow, Arc<TableSet<L>>) {
+    fn window(
+        &self,
+        range: KeyRange<'_>,
+        (at, hidden): (Seq, &HiddenSeqs),
+        forward: bool,
+    ) -> (MemoryWindow, Arc<TableSet<L>>) {
+        let nothing = HiddenSeqs::default();
+        let hidden_of = |key: &[u8]| {
+            if hidden.is_empty() || self.schema.goes_back(key) { hidden } else { &nothing }
+        };
         // All shards are locked until the piece and the version are taken (invariant 1).
         let shards = self.shards.read_all();
         let active = |n: usize| -> &MemtableShard { &shards[n].active };
         let mut order = self.order.lock();
         order.refresh(active);
         let frozen = FrozenKeys::new(shards[0].frozen.as_deref(), range, forward);
-        let mut maker = PieceMaker { window: MemoryWindow::default(), frozen, at, last: Vec::new() };
+        let (window, last) = (MemoryWindow::default(), Vec::new());
+        let mut maker = PieceMaker { window, frozen, at, hidden_of: &hidden_of, last };
         order.walk(range.start, range.end, forward, active, |key, item| {
             maker.copy_frozen(Some(key));
             // The frozen keys may have filled the piece: then this key belongs to the next one.
@@ -280,14 +297,14 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         limits: PageLimits<'_>,
         page: &mut ScanPage,
     ) -> Result<(), MetaError> {
-        let PageLimits { at, forward, .. } = limits;
+        let PageLimits { at, hidden, forward, .. } = limits;
         let (mut start, mut end) = (range.start.to_vec(), range.end.map(<[u8]>::to_vec));
         loop {
             if end.as_ref().is_some_and(|end| *end <= start) {
                 return Ok(());
             }
             let rest = KeyRange { start: &start, end: end.as_deref() };
-            let (mut window, table_set) = self.window(rest, at, forward);
+            let (mut window, table_set) = self.window(rest, (at, hidden), forward);
             if !self.read_window(&mut window, &table_set, rest, limits, page)? {
                 return Ok(());
             }
@@ -315,9 +332,16 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     ) -> Result<Vec<Box<[u8]>>, MetaError> {
         let mut changed: Vec<Box<[u8]>> = Vec::new();
         let mut start = range.start.to_vec();
+        let commits = match self.domains.get() {
+            Some(table) => {
+                let after = table.any_changed_after(commits.after, commits.upto);
+                SeqRange { after, ..commits }
+            }
+            None => commits,
+        };
         while changed.len() < max && range.end.is_none_or(|end| start.as_slice() < end) {
             let rest = KeyRange { start: &start, end: range.end };
-            let (mut window, table_set) = self.window(rest, commits.upto, true);
+            let (mut window, table_set) = self.window(rest, (commits.upto, &HiddenSeqs::default()), true);
             let has_some = |table: &&Arc<Table<L>>| table.entry().seq_max > commits.after;
             let newer: Vec<Vec<_>> = (table_set.runs.iter().chain(&table_set.past))
                 .map(|run| run.tables.iter().filter(has_some).map(Arc::clone).collect())
@@ -355,7 +379,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
 
     /// As `SnapshotStore::has_versions`.
     pub(crate) fn has_versions(&self, range: KeyRange<'_>) -> Result<bool, MetaError> {
-        let (window, table_set) = self.window(range, Seq::MAX, true);
+        let (window, table_set) = self.window(range, (Seq::MAX, &HiddenSeqs::default()), true);
         if window.key().is_some() {
             return Ok(true);
         }
@@ -401,12 +425,21 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         page: &mut ScanPage,
     ) -> Result<bool, MetaError> {
         let forward = limits.forward;
-        let past: Vec<Vec<_>> = (table_set.past_at(limits.at).iter())
-            .map(|run| run.tables.iter().filter(|table| table.is_read_at(limits.at)).cloned().collect())
+        let (schema, nothing) = (&self.schema, HiddenSeqs::default());
+        let hidden_of = |key: &[u8]| {
+            if limits.hidden.is_empty() || schema.goes_back(key) { limits.hidden } else { &nothing }
+        };
+        let seen = || limits.hidden.seen_ranges(limits.at).map(|(_, upto)| upto);
+        let oldest = seen().last().expect("a reader sees a range");
+        let past: Vec<Vec<_>> = (table_set.past_at(oldest).iter())
+            .map(|run| {
+                let is_read = |table: &&Arc<Table<L>>| seen().any(|upto| table.is_read_at(upto));
+                run.tables.iter().filter(is_read).cloned().collect()
+            })
             .filter(|tables: &Vec<_>| !tables.is_empty())
             .collect();
         let mut cursors = self.run_cursors(table_set, &past, range, forward, limits.passed)?;
-        let mut resolver = Resolver::new(limits.at);
+        let mut resolver = Resolver::new(limits.at, HiddenSeqs::default());
         let mut key = Vec::new();
         let mut value = Vec::new();
         loop {
@@ -426,6 +459,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 && let KeySource::Cursor(i) = next.source
                 && let Some(entry) = cursors[i].newest()
                 && entry.seq <= limits.at
+                && !(limits.hidden.has(entry.seq) && schema.goes_back(entry.key))
                 && entry.kind == VersionKind::Put
                 && !cursors[i].is_past
             {
@@ -442,7 +476,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             // copied: the sources move on.
             key.clear();
             key.extend_from_slice(next.key);
-            resolver.restart();
+            resolver.restart(hidden_of(&key));
             let settled = offer_piece(window, &key, &mut resolver, &mut value);
             offer_runs(&mut cursors, &key, settled, forward, &mut resolver, &mut value)?;
             // A deleted key has no value and is left out, unless it hides the value of an origin.
@@ -481,20 +515,29 @@ fn offer_runs<L: LogStore>(
     resolver: &mut Resolver,
     value: &mut Vec<u8>,
 ) -> Result<(), MetaError> {
-    let (mut ended, mut past) = (false, FoundInPast::default());
-    for cursor in cursors.iter_mut() {
-        if cursor.key() == Some(key) {
-            settled = settled
-                || match cursor.is_past {
-                    true => resolver.offer_past(cursor.versions(), &mut past, value),
-                    false => resolver.offer_all(cursor.versions(), value),
-                };
+    let (mut ended, mut has_past) = (false, false);
+    for cursor in cursors.iter_mut().filter(|cursor| cursor.key() == Some(key)) {
+        if cursor.is_past {
+            has_past = true;
+            continue;
+        }
+        settled = settled || resolver.offer_all(cursor.versions(), value);
+        advance(cursor, forward)?;
+        ended |= cursor.key().is_none();
+    }
+    if has_past {
+        let of_key = |cursor: &&mut RunCursor<'_, L>| cursor.is_past && cursor.key() == Some(key);
+        for seen in resolver.seen_ranges() {
+            let mut past = FoundInPast::default();
+            for cursor in cursors.iter_mut().filter(of_key) {
+                settled = settled || resolver.offer_past(cursor.versions(), seen, &mut past, value);
+            }
+            settled = settled || resolver.end_past(past);
+        }
+        for cursor in cursors.iter_mut().filter(of_key) {
             advance(cursor, forward)?;
             ended |= cursor.key().is_none();
         }
-    }
-    if !settled {
-        resolver.end_past(past);
     }
     if ended {
         cursors.retain(|cursor| cursor.key().is_some());
@@ -507,6 +550,8 @@ pub(super) struct PageLimits<'a> {
     /// Set once a block was passed that cannot be read, if the caller wants to pass those.
     pub(super) passed: Option<&'a Cell<bool>>,
     pub(super) at: Seq,
+    /// What the reader does not see of keys that go back.
+    pub(super) hidden: &'a HiddenSeqs,
     pub(super) forward: bool,
     pub(super) max_entries: usize,
     pub(super) max_bytes: usize,

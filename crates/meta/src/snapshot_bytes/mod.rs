@@ -32,7 +32,7 @@ use warpfire_units::{SegmentId, Seq, SlicePtr};
 pub(crate) use naive::naive_bytes;
 pub(crate) use pieces::{LogPlace, NeededPiece, Needers, merged};
 
-use crate::domain::{DomainId, OriginTable, domain_of};
+use crate::domain::{DomainId, OriginTable, RollbackRecord, domain_of};
 use crate::engine::EngineInner;
 use crate::schema::Schema;
 use crate::store::MetaError;
@@ -94,9 +94,9 @@ impl<'a> DomainReaders<'a> {
     pub(crate) fn change_to(&mut self, key: &[u8], domains: &OriginTable, visible_to_all: &[Seq]) {
         let domain = domain_of(key);
         if domain != self.of {
-            let origins: BTreeSet<Seq> = domains.origins_into(domain).collect();
+            let origins: BTreeSet<Seq> = domains.held_for(domain).collect();
             self.set(domains.visible_in(domain, visible_to_all), domain);
-            // Readers through an origin stay, also where a snapshot has the same seq.
+            // Readers through an origin or a rollback stay, also where a snapshot has the same seq.
             for (seq, needers) in self.seqs.iter().zip(&mut self.needers) {
                 if origins.contains(seq) {
                     *needers = Needers::OTHERS;
@@ -257,15 +257,20 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let (mut slices, schema) = (KeySlices::default(), &self.schema);
         sources.each_key(&mut |group| {
             let (mut removed_at, mut bottom) = (None, true);
+            let mut rollbacks: &[RollbackRecord] = &[];
             if let Some(domains) = &sources.domains {
                 readers.change_to(group.key(), domains, &sources.visible);
                 removed_at = domains.removed_at(group.key());
-                bottom = !(domains.may_hold_older(group.key()) && schema.reads_on(group.key()));
+                bottom = !domains.is_above_origin(group.key(), schema);
+                if schema.goes_back(group.key()) {
+                    rollbacks = domains.rollbacks_at(group.key());
+                }
             }
             if !of_others && removed_at.is_none() && group.len() == 1 {
                 return Ok(());
             }
-            group.each_shown::<S, MetaError>(schema, &readers.seqs, removed_at, bottom, &mut |shown| {
+            let seqs = (&readers.seqs[..], rollbacks);
+            group.each_shown::<S, MetaError>(schema, seqs, removed_at, bottom, &mut |shown| {
                 let whole = |slice: SlicePtr| shown.bundle.filter(|bundle| slice.is_end_of(*bundle));
                 let named = &mut slices.named;
                 schema.pointers(group.key(), shown.value, shown.is_operand, &mut |slice| {

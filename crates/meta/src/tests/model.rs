@@ -2,6 +2,7 @@
 
 pub(super) mod bookmarks;
 pub(super) mod domains;
+pub(super) mod rollbacks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,7 +12,7 @@ use warpfire_units::Seq;
 
 use super::census::check_counts;
 use super::snapshot_bytes::check_snapshot_bytes;
-use crate::domain::{DomainId, DomainRecord};
+use crate::domain::{DomainId, DomainRecord, RollbackRecord};
 use crate::testing::{
     ListItem, ListSchema, Rng, clear_item, items, pointer_item, resolved, snapshot_key, text_item,
 };
@@ -21,6 +22,7 @@ use crate::{
 };
 use bookmarks::{drop_bookmark, keep_bookmark};
 use domains::{forget_domain, forget_origin, make_domain, release_origin, remove_domain};
+use rollbacks::{end_rollback, forget_rollback, roll_back};
 
 type TestEngine = Engine<MemLog, ListSchema>;
 
@@ -47,6 +49,9 @@ enum HistoryStep {
     ForgetDomain(DomainId),
     ReleaseOrigin(DomainId),
     ForgetOrigin(DomainId),
+    RollBack(DomainId, Seq),
+    EndRollback(DomainId, Seq),
+    ForgetRollback(RollbackRecord),
 }
 
 /// Makes a persistent snapshot.
@@ -346,6 +351,13 @@ impl EngineAndTwin {
                     let alone = forget_origin(&self.twin, self.domains[domain]);
                     self.domains.insert(*domain, alone);
                 }
+                HistoryStep::RollBack(domain, to) => drop(roll_back(&self.twin, *domain, *to)),
+                HistoryStep::EndRollback(domain, at) => {
+                    let is_one = |record: &RollbackRecord| (record.domain, record.at) == (*domain, *at);
+                    let record = self.twin.rollbacks().into_iter().find(is_one).unwrap();
+                    end_rollback(&self.twin, record);
+                }
+                HistoryStep::ForgetRollback(record) => forget_rollback(&self.twin, record),
                 HistoryStep::ForgetDomain(domain) => {
                     self.twin.background_step().unwrap();
                     forget_domain(&self.twin, *domain);
@@ -354,6 +366,7 @@ impl EngineAndTwin {
             }
         }
         self.synced = newest;
+        assert_eq!(self.engine.rollbacks(), self.twin.rollbacks(), "the crash lost a rollback");
         for seq in &self.kept {
             assert!(self.engine.snapshot_at(*seq).is_some(), "the crash lost the snapshot at {seq:?}");
         }
@@ -390,9 +403,11 @@ impl EngineAndTwin {
             if place.is_multiple_of(every) { listed.push(*seq) } else { others.push(*seq) }
         }
         others.extend(self.held.iter().map(|(snapshot, _)| snapshot.seq()));
-        // What a bookmark holds does not fade where a domain reads on at the same seq.
-        let origins: Vec<Seq> = self.domains.values().filter_map(|d| d.origin).map(|of| of.seq).collect();
-        others.extend(self.bookmarks.values().filter(|seq| origins.contains(seq)));
+        // What a bookmark holds does not fade where a domain reads on, or goes back, at the same seq.
+        let origins = self.domains.values().filter_map(|d| d.origin).map(|of| of.seq);
+        let of_rollbacks = self.engine.rollbacks().into_iter().flat_map(|of| [of.to, of.at]);
+        let whole: Vec<Seq> = origins.chain(of_rollbacks).collect();
+        others.extend(self.bookmarks.values().filter(|seq| whole.contains(seq)));
         others.retain(|seq| !listed.contains(seq));
         check_snapshot_bytes(&self.engine, &listed, &others, &self.domains);
     }
@@ -417,7 +432,11 @@ impl EngineAndTwin {
             726..732 => self.keep_bookmark(),
             732..752 => self.check_bookmark(),
             752..757 => self.drop_bookmark(),
-            757..800 => self.check_get(),
+            757..760 => self.roll_back(),
+            760..764 => self.end_rollback(),
+            764..768 => drop(self.forget_rollback()),
+            768..772 => self.check_changed(),
+            772..800 => self.check_get(),
             800..880 => self.check_scan(),
             880..920 if self.held.len() < 5 => {
                 self.held.push((self.engine.snapshot(), self.twin.snapshot()));
@@ -473,13 +492,18 @@ fn run(seed: u64, steps: usize) {
     while !world.live_domains().is_empty() {
         world.remove_domain();
     }
+    while world.engine.rollbacks().iter().any(|rollback| rollback.ended_at.is_none()) {
+        world.end_rollback();
+    }
     // What one domain reads through its origin goes after that domain is forgotten.
     loop {
         world.engine.compact().unwrap();
-        if !world.forget_domain() {
+        // The origin of a domain may be held in a domain that was rolled back.
+        if !world.forget_domain() && !world.forget_rollback() {
             break;
         }
     }
+    assert!(world.engine.rollbacks().is_empty(), "nobody knows of a rollback");
     assert!(world.domains.is_empty(), "a removed domain leaves nothing");
     let snapshot = world.engine.snapshot();
     let mut page = ScanPage::default();

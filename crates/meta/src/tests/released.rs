@@ -47,7 +47,7 @@ fn a_loss_of_an_origin_that_a_crash_takes_back_shows_nothing_of_it() {
     let (log, recovered) = engine.log().crash();
     let engine = open(log, recovered);
     let table = engine.inner_for_tests().domains.get().expect("the record of the domain is durable");
-    assert!(table.may_hold_older(&record.domain), "the loss of the origin was not durable");
+    assert!(table.may_hold_older(&record.domain, &ListSchema), "the loss of the origin was not durable");
     assert!(!shows(&engine, b"copy/name"), "the domain has deleted it");
     assert!(shows(&engine, b"dire/name"));
 }

@@ -78,6 +78,10 @@ pub(super) fn check_snapshot_bytes(
     for origin in domains.values().filter_map(|record| record.origin) {
         read(origin.seq, Some(origin.domain), Needers::OTHERS);
     }
+    for rollback in engine.rollbacks() {
+        read(rollback.to, Some(rollback.domain), Needers::OTHERS);
+        read(rollback.at, Some(rollback.domain), Needers::OTHERS);
+    }
     read(engine.snapshot().seq(), None, Needers::OTHERS);
     let mut expected = SnapshotBytes::default();
     expected.add(&merged(pieces));

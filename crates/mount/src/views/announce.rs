@@ -28,6 +28,8 @@ pub(super) struct CachedChanges {
     pub(super) names: Vec<NameInDirectory>,
     /// Inode numbers of files.
     pub(super) files: BTreeSet<u64>,
+    /// Whether every name is stale, beside those in `names`.
+    pub(super) all_names: bool,
 }
 
 /// A range of a file as it was before a commit.
@@ -148,7 +150,7 @@ impl<E: Storage> Views<E> {
         &self,
         commit: &PendingCommit<E>,
     ) -> Result<(Vec<NameInDirectory>, StaleEntries), FsError> {
-        let CachedChanges { names, files } = self.cached_changes(commit)?;
+        let CachedChanges { names, files, .. } = self.cached_changes(commit)?;
         self.main.gate.set_changed_files(files.clone());
         Ok((names, StaleEntries { files, names: true, ..StaleEntries::default() }))
     }
@@ -163,8 +165,9 @@ impl<E: Storage> Views<E> {
                 }
             }
             Invalidation::File(ino) => _ = files.insert(ino),
+            Invalidation::Everything => unreachable!("the changes of a transaction are known"),
         })?;
-        Ok(CachedChanges { names, files })
+        Ok(CachedChanges { names, files, all_names: false })
     }
 
     /// Empties the kernel's caches of the stale files, and of all the names if a name is stale.

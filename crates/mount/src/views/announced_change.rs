@@ -4,9 +4,8 @@
 //! Each is an announced commit (`announce.rs`). The kernel's caches are emptied of the changes that a look
 //! beforehand finds, and afterwards of those that were made.
 
-use std::collections::BTreeSet;
-
-use warpfire_fs::{FsError, Invalidation, Rollback, VolumeInfo, VolumeOrder};
+use warpfire_fs::{ChangeDetail, FsError, Invalidation, Rollback, VolumeInfo, VolumeOrder};
+use warpfire_fuse::Notifier;
 use warpfire_meta::{SnapshotStore, Storage};
 
 use super::Views;
@@ -19,8 +18,13 @@ type Changed<'a> = &'a mut dyn FnMut(Invalidation<'_>);
 impl<E: Storage + SnapshotStore> Views<E> {
     /// As `Fs::roll_back`. On return the kernel's caches hold nothing that it has changed.
     pub(crate) fn roll_back_announced(&self, name: &[u8], kept_as: &[u8]) -> Result<Rollback, FsError> {
+        // A kernel that cannot forget all names at once must be given each of them.
+        let detail = match self.notifier.get().map(Notifier::forget_names) {
+            Some(Ok(())) => ChangeDetail::Few,
+            _ => ChangeDetail::All,
+        };
         self.change_announced(
-            |changed| self.fs.changed_since(name, changed),
+            |changed| self.fs.changed_since(name, detail, changed),
             |changed| self.fs.roll_back(name, kept_as, changed),
         )
     }
@@ -59,9 +63,13 @@ impl<E: Storage + SnapshotStore> Views<E> {
             gate.lock_exclusive().finish();
             return Err(e);
         }
-        gate.set_changed_files(before.files.clone());
+        // Else any file is noted that the kernel caches from now on.
+        if !before.all_names {
+            gate.set_changed_files(before.files.clone());
+        }
         let mut stale = StaleEntries { files: before.files, names: true, ..StaleEntries::default() };
         for round in 1.. {
+            self.forget_all_names(before.all_names);
             self.invalidate_caches(&before.names, &stale);
             // Not held while caches are emptied: the kernel may wait for answers then (invariant 4 of the
             // gate).
@@ -83,13 +91,31 @@ impl<E: Storage + SnapshotStore> Views<E> {
                 Ok(_) => exclusive.finish_with(pages),
                 Err(_) => exclusive.finish(),
             }
-            // The files that have changed since the look, and those that the last round has left.
-            let files: BTreeSet<u64> = after.files.union(&stale.files).copied().collect();
-            self.invalidate_caches(&after.names, &StaleEntries { files, names: true, ..stale });
+            // The files that have changed since the look, and those that the last round has left. Where all
+            // count as changed, those that the kernel has cached since are noted.
+            let mut files = stale.files;
+            if after.all_names {
+                after.names.clone_from(&before.names);
+            } else {
+                files.append(&mut after.files);
+            }
+            self.forget_all_names(before.all_names || after.all_names);
+            self.invalidate_caches(&after.names, &StaleEntries { files, names: true, pages: stale.pages });
             gate.forget_stale_pages();
             return outcome;
         }
         unreachable!("the last round returns")
+    }
+
+    /// Has the kernel look all names up again, if every name is stale.
+    fn forget_all_names(&self, are_stale: bool) {
+        if are_stale
+            && let Some(notifier) = self.notifier.get()
+            && let Err(error) = notifier.forget_names()
+        {
+            // The mount has ended: the kernel has taken this notification before.
+            tracing::debug!(%error, "no names to forget");
+        }
     }
 
     /// Adds what the kernel may have cached.
@@ -101,6 +127,10 @@ impl<E: Storage + SnapshotStore> Views<E> {
                 }
             }
             Invalidation::File(ino) => _ = cached.files.insert(ino),
+            Invalidation::Everything => {
+                cached.files.extend(self.main.nodes.known());
+                cached.all_names = true;
+            }
         }
     }
 }

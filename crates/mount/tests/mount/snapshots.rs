@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -62,8 +63,22 @@ fn a_snapshot_is_a_directory_that_shows_its_moment() {
 
 #[test]
 fn a_rollback_shows_at_once_to_programs_on_the_mount() {
+    shows_a_rollback(0);
+}
+
+/// The kernel then looks all names up again.
+#[test]
+fn a_rollback_of_very_many_changes_shows_at_once_too() {
+    shows_a_rollback(1500);
+}
+
+/// Rolls back and undoes it, with so many changes beside those that are looked at.
+fn shows_a_rollback(more: usize) {
     let Some(mount) = MountFixture::new() else { return };
+    let names = |at: &Path| -> Vec<_> { names(at).into_iter().filter(|name| name != "many").collect() };
     fs::create_dir(mount.at("dir")).unwrap();
+    fs::create_dir(mount.at("many")).unwrap();
+    let many = |n: usize| mount.at("many").join(n.to_string());
     fs::write(mount.at("changed"), b"then").unwrap();
     fs::write(mount.at("dir/moved"), vec![1; 1 << 20]).unwrap();
     fs::write(mount.at("removed"), vec![2; 1 << 20]).unwrap();
@@ -74,16 +89,23 @@ fn a_rollback_shows_at_once_to_programs_on_the_mount() {
     fs::remove_file(mount.at("removed")).unwrap();
     fs::create_dir(mount.at("new")).unwrap();
     fs::write(mount.at("new/file"), vec![3; 1 << 20]).unwrap();
+    for n in 0..more {
+        fs::write(many(n), b"now").unwrap();
+        assert!(fs::metadata(many(n)).is_ok());
+    }
     let open_new = File::open(mount.at("new/file")).unwrap();
     let open_changed = File::open(mount.at("changed")).unwrap();
     // The kernel caches names, attributes, content and listings.
     assert!(fs::metadata(mount.at("removed")).is_err());
     assert_eq!(names(mount.path()), ["changed", "dir", "elsewhere", "new"]);
     assert_eq!(fs::read(mount.at("changed")).unwrap(), b"now, and longer");
+    let before_root = fs::metadata(mount.path()).unwrap().mtime_nsec();
 
     mount.roll_back(b"s", b"kept");
     assert_eq!(names(mount.path()), ["changed", "dir", "removed"]);
-    assert_eq!(names(mount.at("dir")), ["moved"]);
+    assert_eq!(names(&mount.at("dir")), ["moved"]);
+    assert_ne!(fs::metadata(mount.path()).unwrap().mtime_nsec(), before_root, "attributes too");
+    assert!((0..more).all(|n| fs::metadata(many(n)).is_err()));
     assert_eq!(fs::read(mount.at("changed")).unwrap(), b"then");
     assert_eq!(fs::metadata(mount.at("changed")).unwrap().len(), 4);
     assert_eq!(fs::read(mount.at("removed")).unwrap(), vec![2; 1 << 20]);
@@ -103,7 +125,11 @@ fn a_rollback_shows_at_once_to_programs_on_the_mount() {
     mount.roll_back(b"kept", b"again");
     assert_eq!(names(mount.path()), ["changed", "dir", "elsewhere", "new"]);
     assert_eq!(fs::read(mount.at("new/file")).unwrap(), vec![3; 1 << 20]);
+    assert!((0..more).all(|n| fs::read(many(n)).is_ok_and(|bytes| bytes == b"now")));
     fs::write(mount.at("new/other"), b"works").unwrap();
+    mount.fs().settle_rollbacks(&mut || true).unwrap();
+    assert_eq!(names(mount.path()), ["changed", "dir", "elsewhere", "new"]);
+    assert!((0..more).all(|n| fs::read(many(n)).is_ok_and(|bytes| bytes == b"now")));
 }
 
 #[test]

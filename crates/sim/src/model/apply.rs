@@ -160,6 +160,12 @@ impl Model {
                 let mut picture = self.picture();
                 picture.clear_all_but_the_tree();
                 self.snapshots.insert(name.clone(), Arc::new(picture));
+                self.trees.insert(name.clone(), Arc::new(self.nodes.clone()));
+                Ok(())
+            }
+            // The snapshot that keeps the tree is an operation of its own, before this one.
+            Op::RollBack(name, _) => {
+                self.nodes = self.trees.get(name).ok_or(Errno(libc::ENOENT))?.as_ref().clone();
                 Ok(())
             }
             Op::Bookmark(of, name) => {
@@ -172,7 +178,10 @@ impl Model {
             Op::Clone(source, door) => self.clone_directory(source, door, now),
             Op::Detach(door) => self.detach(door),
             Op::DropClone(door) => self.drop_clone(door, now),
-            Op::DropSnapshot(name) => self.snapshots.remove(name).map(drop).ok_or(Errno(libc::ENOENT)),
+            Op::DropSnapshot(name) => {
+                self.trees.remove(name);
+                self.snapshots.remove(name).map(drop).ok_or(Errno(libc::ENOENT))
+            }
             _ => Ok(()),
         }
     }

@@ -77,6 +77,8 @@ pub struct Model {
     next: NodeId,
     /// The picture of each snapshot, by its name.
     snapshots: BTreeMap<Name, Arc<Picture>>,
+    /// The nodes of each snapshot, by its name.
+    trees: BTreeMap<Name, Arc<BTreeMap<NodeId, Arc<ModelNode>>>>,
     /// The name of the snapshot of each bookmark, by the name of the bookmark.
     bookmarks: BTreeMap<Name, Name>,
     /// Of each clone that was made: the number of origins that its readers pass. The first one has number 1.
@@ -104,6 +106,7 @@ impl Model {
             nodes: BTreeMap::from([(ROOT, Arc::new(root))]),
             next: ROOT + 1,
             snapshots: BTreeMap::new(),
+            trees: BTreeMap::new(),
             bookmarks: BTreeMap::new(),
             origins: Vec::new(),
         }
@@ -117,6 +120,7 @@ impl Model {
             nodes: self.nodes.clone(),
             next: number << FORK_BITS,
             snapshots: BTreeMap::new(),
+            trees: BTreeMap::new(),
             bookmarks: BTreeMap::new(),
             origins: self.origins.clone(),
         }
@@ -131,6 +135,13 @@ impl Model {
     /// The names of the snapshots.
     pub fn snapshots(&self) -> impl Iterator<Item = &Name> {
         self.snapshots.keys()
+    }
+
+    /// Whether a rollback to this snapshot is possible: there is one, and no clone, neither now nor then.
+    #[must_use]
+    pub(crate) fn may_roll_back(&self, snapshot: &Name) -> bool {
+        let has_no_clone = |nodes: &BTreeMap<NodeId, Arc<ModelNode>>| nodes.values().all(|n| n.volume == 0);
+        has_no_clone(&self.nodes) && self.trees.get(snapshot).is_some_and(|then| has_no_clone(then))
     }
 
     /// The names of the bookmarks.

@@ -135,7 +135,12 @@ impl OpSource {
             model.snapshots().any(|known| *known == snapshot),
             model.bookmarks().any(|known| *known == mark),
         );
+        let kept = (0..SNAPSHOTS).map(|number| format!("s{number}").into_bytes());
+        let kept = kept.into_iter().find(|name| model.snapshots().all(|known| known != name));
         match r.below(20) {
+            18..20 if model.may_roll_back(&snapshot) && kept.is_some() => {
+                Op::RollBack(snapshot, kept.expect("a name is free"))
+            }
             // The name of the other kind: both share one set of names.
             0 => Op::Snapshot(mark),
             1 => Op::Bookmark(snapshot.clone(), snapshot),

@@ -152,6 +152,8 @@ pub enum Op {
     Snapshot(Name),
     /// Deletes a snapshot.
     DropSnapshot(Name),
+    /// Makes the tree what the first snapshot shows, and keeps it as the second one.
+    RollBack(Name, Name),
     /// Makes a bookmark of a snapshot: the first name is that of the snapshot.
     Bookmark(Name, Name),
     /// Deletes a bookmark.
@@ -198,6 +200,7 @@ impl Op {
                 | Op::Sync
                 | Op::Reopen
                 | Op::DropSnapshot(_)
+                | Op::RollBack(..)
                 | Op::DropBookmark(_)
                 | Op::DropClone(_)
                 | Op::End(_, End::CommitDurable)
@@ -216,6 +219,7 @@ impl Op {
                 | Op::Reopen
                 | Op::Snapshot(_)
                 | Op::DropSnapshot(_)
+                | Op::RollBack(..)
                 | Op::Bookmark(..)
                 | Op::DropBookmark(_)
                 | Op::Clone(..)

@@ -58,6 +58,10 @@ impl fmt::Display for Op {
             Op::End(tx, end) => write!(f, "end transaction {tx}: {end:?}"),
             Op::Snapshot(name) => write!(f, "snapshot {}", String::from_utf8_lossy(name)),
             Op::DropSnapshot(name) => write!(f, "delete snapshot {}", String::from_utf8_lossy(name)),
+            Op::RollBack(to, kept) => {
+                let [to, kept] = [to, kept].map(|name| String::from_utf8_lossy(name));
+                write!(f, "roll back to snapshot {to}, and keep the tree as {kept}")
+            }
             Op::Bookmark(of, name) => {
                 let [of, name] = [of, name].map(|name| String::from_utf8_lossy(name));
                 write!(f, "bookmark {name} of snapshot {of}")

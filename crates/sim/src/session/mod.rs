@@ -12,7 +12,7 @@ use warpfire_env::Clock;
 use warpfire_fs::FsError;
 use warpfire_sim_env::{Cut, SimRandom, SimWorld, mix};
 
-use crate::drive::{change_pool, drive, errno_of};
+use crate::drive::{background, change_pool, drive, errno_of, settle_a_page};
 use crate::history::History;
 use crate::model::{Errno, Model, OpOutput, show_path};
 use crate::observe::observe_all;
@@ -165,16 +165,28 @@ impl Session {
         if let Some(outcome) = self.step_of_transaction(op, now)? {
             return Ok(outcome);
         }
+        if let Op::RollBack(_, kept) = op {
+            // A crash may leave this snapshot alone.
+            let made = self.history.push(&Op::Snapshot(kept.clone()), self.open_transactions.slots(), now);
+            assert!(made.is_ok(), "only a rollback with a free name is drawn");
+        }
         let wanted = self.history.push(op, self.open_transactions.slots(), now);
         let result = match op {
             Op::Reopen => self.reopen().map(|()| (OpOutput::Nothing, None)),
             Op::Snapshot(name) => self.fs().create_snapshot(name).map(|_| (OpOutput::Nothing, None)),
             Op::DropSnapshot(name) => self.fs().delete_snapshot(name).map(|_| (OpOutput::Nothing, None)),
-            Op::Bookmark(..) | Op::DropBookmark(_) | Op::Clone(..) | Op::Detach(_) | Op::DropClone(_) => {
-                change_pool(self.fs(), op).map(|()| (OpOutput::Nothing, None))
-            }
-            Op::Background(steps) if let Some(pieces) = self.pieces.clone() => {
-                self.background_in_pieces(&pieces, *steps).map(|()| (OpOutput::Nothing, None))
+            Op::RollBack(..)
+            | Op::Bookmark(..)
+            | Op::DropBookmark(_)
+            | Op::Clone(..)
+            | Op::Detach(_)
+            | Op::DropClone(_) => change_pool(self.fs(), op).map(|()| (OpOutput::Nothing, None)),
+            Op::Background(steps) => {
+                let done = match self.pieces.clone() {
+                    Some(pieces) => self.background_in_pieces(&pieces, *steps),
+                    None => background(self.fs().engine().as_ref(), *steps),
+                };
+                done.and_then(|()| settle_a_page(self.fs())).map(|()| (OpOutput::Nothing, None))
             }
             _ => drive(self.fs(), op, &self.open_transactions.values),
         };
@@ -187,7 +199,13 @@ impl Session {
                     self.history.acknowledge();
                 }
             }
-            Comparison::Refused => self.history.refuse_last(),
+            Comparison::Refused => {
+                if matches!(op, Op::RollBack(..)) {
+                    self.history.refuse_last_two();
+                } else {
+                    self.history.refuse_last();
+                }
+            }
             Comparison::Faulted(_) => {}
         }
         Ok(outcome.into())

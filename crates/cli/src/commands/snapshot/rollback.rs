@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use serde::{Deserialize, Serialize};
 use warpfire::{ErrorKind, SnapshotRollback, Warpfire};
 use warpfire_env::{Clock, SystemClock};
-use warpfire_terminal::{Failure, counted, is_json, print, print_json, quoted};
+use warpfire_terminal::{Failure, is_json, print, print_json, quoted};
 
 use super::{EXAMPLES, SnapshotOutput, WireSnapshot, of_snapshot, with_pool, write_back};
 use crate::commands::mount::control::wire::{Answer, Request};
@@ -36,7 +36,6 @@ pub struct Args {
 pub struct WireRollback {
     to: WireSnapshot,
     kept: WireSnapshot,
-    records: u64,
 }
 
 /// A rollback, as JSON.
@@ -46,13 +45,11 @@ struct RollbackOutput {
     rolled_back_to: SnapshotOutput,
     /// The snapshot of the files as they were.
     kept: SnapshotOutput,
-    /// Records of metadata that were written back.
-    records: u64,
 }
 
 impl From<SnapshotRollback> for WireRollback {
     fn from(done: SnapshotRollback) -> Self {
-        WireRollback { to: done.to.into(), kept: done.kept.into(), records: done.records }
+        WireRollback { to: done.to.into(), kept: done.kept.into() }
     }
 }
 
@@ -81,18 +78,17 @@ pub fn rolled_back(
             Failure::new("files of the pool change at this moment; nothing is rolled back")
                 .hint("run the command again")
         }
-        ErrorKind::InvalidInput if is_too_much(&error) => Failure::new(format_args!(
-            "too much has changed since snapshot {}: more records than one commit or the memory for \
-             transactions holds; nothing is rolled back",
-            quoted(OsStr::from_bytes(name))
-        ))
-        .hint("copy what you need from '.snapshots'"),
+        ErrorKind::InvalidInput if is_too_much(&error) => Failure::new(
+            "files that are open and that the snapshot does not have are more than the memory for transactions \
+             holds; nothing is rolled back",
+        )
+        .hint("close them, and run the command again"),
         _ => of_snapshot(keep_as, &error),
     })
 }
 
 fn is_too_much(error: &warpfire::Error) -> bool {
-    error.to_string().contains("too much has changed since")
+    error.to_string().contains("more than the memory for transactions holds")
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -119,13 +115,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return print_json(&RollbackOutput {
             rolled_back_to: done.to.document(),
             kept: done.kept.document(),
-            records: done.records,
         });
     }
     print(format!(
-        "the files are those of snapshot {}: {} went back\nsnapshot {} keeps the files as they were\n",
+        "the files are those of snapshot {}\nsnapshot {} keeps the files as they were\n",
         quoted(done.to.name().as_os_str()),
-        counted(done.records, "record", "records"),
         quoted(done.kept.name().as_os_str()),
     ))
 }

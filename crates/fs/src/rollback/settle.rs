@@ -1,0 +1,201 @@
+//! Settling a rollback: the keys that it hides are written again, so that nobody needs to know of it.
+//!
+//! # Invariants
+//! 1. To write a key again changes no answer: the value is the one that readers see. The commit of a page
+//!    fails if a key has changed since it was read, and then its keys are read again while no call runs.
+//! 2. The rollbacks are settled from the oldest on, because a later one may show what an earlier one hides. A
+//!    rollback ends once every key that it hides was written since. That can be broken off and cut anywhere:
+//!    after a crash it begins anew, and writes again what it wrote before
+//!    (`tests::rollback::a_rollback_that_is_not_settled_goes_on_after_a_crash`).
+//! 3. A rollback that has ended is forgotten once no snapshot from before its end and after the rollback is
+//!    left (`SnapshotStore::unneeded_rollbacks`).
+
+use warpfire_env::{PlantedBug, is_planted};
+use warpfire_format::fs::{Key, KeyBuf, RolledBack, VolumeId};
+use warpfire_meta::{
+    Admit, Batch, CommitError, KeyRange, ReadSet, RollbackRecord, Schema, SeqRange, SnapshotStore, Storage,
+};
+use warpfire_units::Seq;
+
+use super::volume_keys;
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::limits::{PAGE_BYTES, PAGE_ENTRIES};
+use crate::schema::FsSchema;
+
+/// How far the oldest rollback is settled, in this opening.
+#[derive(Debug, Default)]
+pub(crate) struct SettledPart {
+    /// The seq of the rollback.
+    of: Seq,
+    /// The first key that is not settled.
+    next: Vec<u8>,
+}
+
+/// The key of a rollback's record.
+fn key_of(rollback: &RollbackRecord) -> KeyBuf {
+    Key::Rollback(rollback.at, VolumeId(u32::from_be_bytes(rollback.domain))).encode()
+}
+
+impl<E: Storage + SnapshotStore> Fs<E> {
+    /// Settles rollbacks until all are, or `goes_on` returns `false`, which is called after each page. Then,
+    /// and after an error, a later call goes on. Without a rollback it looks at nothing.
+    ///
+    /// # Errors
+    /// `NoSpace` in a full pool; `ReadOnly`; `Damaged`.
+    pub fn settle_rollbacks(&self, goes_on: &mut dyn FnMut() -> bool) -> Result<(), FsError> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        while let Some(rollback) = self.unsettled_rollbacks().first() {
+            if !self.settle(rollback, goes_on)? {
+                return Ok(());
+            }
+        }
+        self.forget_rollbacks()
+    }
+
+    /// The rollbacks that are not settled, from the oldest on.
+    fn unsettled_rollbacks(&self) -> Vec<RollbackRecord> {
+        let mut all = self.engine.rollbacks();
+        all.retain(|rollback| rollback.ended_at.is_none());
+        all
+    }
+
+    /// Settles the oldest rollbacks, until fewer than so many are not.
+    pub(super) fn settle_oldest(&self, count: usize) -> Result<(), FsError> {
+        while let Some(oldest) = self.unsettled_rollbacks().first_chunk::<1>().map(|[oldest]| *oldest)
+            && self.unsettled_rollbacks().len() >= count
+        {
+            self.settle(&oldest, &mut || true)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the keys again that a rollback hides, and ends it. `false`: `goes_on` has stopped it.
+    fn settle(&self, rollback: &RollbackRecord, goes_on: &mut dyn FnMut() -> bool) -> Result<bool, FsError> {
+        let mut settled = self.settled.lock();
+        // Another thread may have settled it.
+        if !self.unsettled_rollbacks().contains(rollback) {
+            return Ok(true);
+        }
+        let commits = SeqRange { after: rollback.to, upto: rollback.at };
+        let (start, end) = volume_keys(self.volume);
+        if settled.of != rollback.at {
+            *settled = SettledPart { of: rollback.at, next: start.to_vec() };
+        }
+        loop {
+            let range = KeyRange { start: &settled.next, end: Some(&end) };
+            let mut keys = self.engine.changed_between(range, commits, PAGE_ENTRIES)?;
+            let next = keys.last().filter(|_| keys.len() == PAGE_ENTRIES);
+            let next = next.map(|last| [&last[..], &[0]].concat());
+            keys.retain(|key| FsSchema.goes_back(key));
+            if is_planted(PlantedBug::RollbackEndsEarly) {
+                keys.pop();
+            }
+            for page in self.pages(&keys)? {
+                self.write_again(page)?;
+            }
+            let Some(next) = next else { break };
+            settled.next = next;
+            if !goes_on() {
+                return Ok(false);
+            }
+        }
+        self.end_rollback(rollback)?;
+        Ok(true)
+    }
+
+    /// The keys in parts of which the values are about a page.
+    fn pages<'k>(&self, keys: &'k [Box<[u8]>]) -> Result<Vec<&'k [Box<[u8]>]>, FsError> {
+        let (mut pages, mut from, mut bytes, mut value) = (Vec::new(), 0, 0, Vec::new());
+        for (place, key) in keys.iter().enumerate() {
+            self.engine.get(key, Seq::MAX, &mut value)?;
+            bytes += key.len() + value.len();
+            if bytes >= PAGE_BYTES {
+                pages.push(&keys[from..=place]);
+                (from, bytes) = (place + 1, 0);
+            }
+        }
+        if from < keys.len() {
+            pages.push(&keys[from..]);
+        }
+        Ok(pages)
+    }
+
+    /// Writes what readers see of these keys.
+    fn write_again(&self, keys: &[Box<[u8]>]) -> Result<(), FsError> {
+        let committed = {
+            let _guard = self.enter_unrecorded();
+            self.commit_again(keys)
+        };
+        match committed {
+            Err(FsError::Conflict { .. }) => {}
+            committed => return committed,
+        }
+        // Others have changed some of them since they were read.
+        let _exclusive = self.call_gate.enter_exclusive();
+        loop {
+            match self.commit_again(keys) {
+                // A sync point has added the times of directories, which are few and come once.
+                Err(FsError::Conflict { .. }) => {}
+                committed => return committed,
+            }
+        }
+    }
+
+    fn commit_again(&self, keys: &[Box<[u8]>]) -> Result<(), FsError> {
+        let _pin = self.pin_to_commit()?;
+        let snapshot = self.engine.snapshot();
+        let at = self.engine.seq(&snapshot);
+        let (mut batch, mut value) = (Batch::new(), Vec::new());
+        for key in keys {
+            if self.engine.get(key, at, &mut value)? {
+                batch.put(key, &value);
+            } else {
+                batch.delete(key);
+            }
+        }
+        match self.engine.commit(&batch, Some(&ReadSet::new(at, keys, [])), Admit::User) {
+            Ok(_) => Ok(()),
+            Err(CommitError::Conflict) => Err(FsError::Conflict { call: "settle", path: "/".into() }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Ends a rollback of which every hidden key was written again.
+    fn end_rollback(&self, rollback: &RollbackRecord) -> Result<(), FsError> {
+        self.engine.commit_at_newest(&mut |seq, batch| {
+            let mut value = Vec::new();
+            RolledBack { to: rollback.to, ended_at: Some(seq) }.encode(&mut value);
+            batch.put(&key_of(rollback), &value);
+        })?;
+        Ok(())
+    }
+
+    /// Removes the records of rollbacks that nobody needs to know of.
+    ///
+    /// # Errors
+    /// `NoSpace`; `ReadOnly`; `Damaged`.
+    pub(crate) fn forget_rollbacks(&self) -> Result<(), FsError> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        let _one_at_a_time = self.settled.lock();
+        // One that goes may have been the last reader of another.
+        loop {
+            let unneeded = self.engine.unneeded_rollbacks();
+            if unneeded.is_empty() {
+                return Ok(());
+            }
+            for rollback in &unneeded {
+                let mut batch = Batch::new();
+                batch.delete(&key_of(rollback));
+                // Damage keeps the record: readers of the newest version do not look at it.
+                if !self.engine.forget_rollback(rollback, &batch)? {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
