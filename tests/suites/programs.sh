@@ -3,48 +3,13 @@
 #   programs.sh DIRECTORY [NAME...]          all ten unless some are named
 # PostgreSQL does not run as root. If root starts this script, it runs as nobody, so the mount must admit other users.
 source "$(dirname "$0")/setup.sh"
+source "$here/tree.sh"
 workplace "${1:-}"
 shift
 names="${*:-git tar rsync sqlite_rollback sqlite_wal make mmap_flock cargo postgres shell}"
 scratch="$(mktemp -d)"
 trap 'cd /; rm -rf "$work" "$scratch"' EXIT
 chmod 755 "$work" "$scratch"
-
-# tree DIRECTORY: makes a tree with files of many sizes, links of both kinds, modes, times, attributes and holes.
-tree() {
-    local at="$1" i
-    mkdir -p "$at/empty" "$at/deep/er/and/deeper"
-    for i in $(seq 1 300); do
-        head -c $((i * i % 9973)) /dev/urandom > "$at/file-$i"
-    done
-    ln "$at/file-1" "$at/deep/hard"
-    ln -s ../file-2 "$at/deep/soft"
-    ln -s /nowhere/at/all "$at/dangling"
-    truncate -s 10M "$at/sparse"
-    printf 'end' >> "$at/sparse"
-    chmod 4711 "$at/file-3"
-    chmod 2750 "$at/deep"
-    chmod 000 "$at/file-4"
-    mkfifo "$at/pipe"
-    printf 'ü' > "$at/name with spaces and ünïcode"
-    setfattr -n user.colour -v green "$at/file-7"
-    setfacl -m u:1234:rw,g:4321:r "$at/file-8"
-    setfacl -d -m u:1234:rwx "$at/deep/er"
-    # rsync ignores differences of less than a second between times, so all times are set here.
-    find "$at" -exec touch -h -d '2001-02-03 04:05:06.789 UTC' {} +
-    touch -d '1969-12-31 12:00:00.25 UTC' "$at/file-5"
-    touch -d '2101-01-01 00:00:00.123456789 UTC' "$at/file-6"
-}
-
-# describe DIRECTORY: prints all metadata and checksums of a tree, to compare two trees.
-describe() {
-    (cd "$1" && find . ! -type d -printf '%p %y %m %U %G %s %n %T@ %l\n' | sort)
-    # Without the size of directories, which depends on the filesystem.
-    (cd "$1" && find . -mindepth 1 -type d -printf '%p %m %U %G %n %T@\n' | sort)
-    (cd "$1" && find . -type f ! -perm 000 -exec sha256sum {} + | sort)
-    (cd "$1" && find . \( -type f -o -type d \) | sort | xargs -d '\n' getfattr --absolute-names -d -m '^user')
-    (cd "$1" && find . \( -type f -o -type d \) | sort | xargs -d '\n' getfacl -n --absolute-names)
-}
 
 git_() {
     need git git
