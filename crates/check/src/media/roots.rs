@@ -115,7 +115,8 @@ fn scan(
 }
 
 /// Reads the roots of one zone front to back. Other bytes between two roots are a damaged root. Other bytes
-/// after the last root may also be a torn root, or remains from before the zone was reset.
+/// after the last root are a torn one, or remains from before a reset, which takes all bytes only on a device
+/// with zones.
 fn scan_zone(
     device: &dyn Device,
     zone: u32,
@@ -183,7 +184,11 @@ fn scan_zone(
         }
     }
     if let Some(block) = remains {
-        damaged.push(format!("{name} zone {zone} block {block}"));
+        // A device without zones keeps older bytes at a reset: a shorter root ends inside an older one.
+        let is_root = records.last().is_some_and(|last| (last.zone, last.block) == (zone, block));
+        if is_root || device.info().zones.is_some() {
+            damaged.push(format!("{name} zone {zone} block {block}"));
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use warpfire_fs::{Fs, FsOptions, FsSchema};
 use warpfire_log::Log;
 use warpfire_meta::Engine;
 use warpfire_pool::Pool;
-use warpfire_sim_env::{DeviceSpec, SimWorld};
+use warpfire_sim_env::{DeviceSpec, SimDevice, SimWorld};
 
 use crate::rig::{PoolShape, RigRandom, SHAPES, ZONE_BYTES, checked, live, make, options, world};
 
@@ -160,6 +160,57 @@ fn an_older_state_is_told_from_the_newest_by_the_stripes_of_later_sessions() {
         has(&checked(&fork.devices()), Severity::Error, FindingCode::NewerSession)
     });
     assert_eq!(told, [true, false], "the second session has its roots in zone 0");
+}
+
+/// The byte at which each root of a zone begins, and the byte after the last one.
+fn roots(device: &SimDevice, zone: u64) -> (Vec<u64>, u64) {
+    let (mut found, mut at) = (Vec::new(), zone * ZONE_BYTES);
+    loop {
+        let header = device.peek(at, 4096);
+        if header[4..8] != *b"WfRt" {
+            return (found, at);
+        }
+        found.push(at);
+        let body = u32::from_le_bytes(header[64..68].try_into().expect("four bytes"));
+        at += 4096 + u64::from(body).next_multiple_of(4096);
+    }
+}
+
+/// On a file or an ordinary drive, a session may write shorter roots over longer ones. The end of a longer
+/// one then stands after the last root, without a header.
+#[test]
+fn a_damaged_root_is_noted_and_bytes_after_the_last_root_only_on_a_device_with_zones() {
+    let bytes = 96 * ZONE_BYTES;
+    for (spec, is_noted) in [
+        (DeviceSpec::conventional("file", bytes), false),
+        (DeviceSpec::zoned("flash", bytes, ZONE_BYTES), true),
+    ] {
+        let world = SimWorld::of(14, 1, &spec);
+        let fs = make(&world, SHAPES[0]);
+        for seed in 0..4 {
+            live(&fs, seed, 100);
+            fs.engine().checkpoint().expect("there is room");
+        }
+        fs.close().expect("sound devices do not fail");
+        let noted = |world: &SimWorld| {
+            let report = checked(&world.devices());
+            assert!(report.is_clean(), "{:?}", report.findings);
+            has(&report, Severity::Note, FindingCode::RootDamaged)
+        };
+        assert!(!noted(&world));
+
+        let (found, end) =
+            (0..2).map(|zone| roots(&world.sims()[0], zone)).max_by_key(|of| of.0.len()).expect("two zones");
+        assert!(found.len() > 2, "{found:?}");
+        let after = world.fork();
+        after.sims()[0].poke(end, &[0xA5; 4096]);
+        assert_eq!(noted(&after), is_noted, "{}: bytes after the last root", spec.name);
+        for (place, what) in [(found[1], "header"), (found[1] + 4096, "body")] {
+            let between = world.fork();
+            between.sims()[0].rot(place, 70);
+            assert!(noted(&between), "{}: the {what} of a root before the newest", spec.name);
+        }
+    }
 }
 
 #[test]
