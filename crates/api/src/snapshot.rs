@@ -235,9 +235,9 @@ impl Warpfire {
     }
 
     /// Makes the tree what a snapshot shows, in one commit, and keeps what it was as the snapshot `kept_as`.
-    /// Both are durable on return. No snapshot goes, so a rollback to `kept_as` undoes this one. It takes
-    /// some milliseconds, however many files have changed. The changed records are written again in the
-    /// background afterwards. Until then reads of these files are a little slower.
+    /// Both are durable on return. No snapshot goes, so a rollback to `kept_as` undoes this one. It is one
+    /// record, however many files have changed. The changed records are written again in the background
+    /// afterwards. Until then reads of these files are a little slower.
     ///
     /// A file that is open and that the snapshot does not have stays without a name until it is closed. A
     /// transaction that has read what goes back ends as a conflict.

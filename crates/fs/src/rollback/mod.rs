@@ -128,10 +128,13 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let to = self.snapshot(name)?;
         // While it lives, nobody's deletion of the snapshot takes a version away.
         let held = self.engine.snapshot_at(to.seq).ok_or(FsError::NotFound)?;
+        // Both wait for a thread that settles, so they are only called when they must be.
         self.settle_oldest(UNSETTLED_MAX)?;
-        self.forget_rollbacks()?;
         if self.engine.rollbacks().len() >= ROLLBACKS_MAX {
-            return Err(FsError::Invalid(TOO_MANY));
+            self.forget_rollbacks()?;
+            if self.engine.rollbacks().len() >= ROLLBACKS_MAX {
+                return Err(FsError::Invalid(TOO_MANY));
+            }
         }
         let kept = self.create_snapshot(kept_as)?;
         let gone_back = self.go_back(to.seq, kept.seq, changed);

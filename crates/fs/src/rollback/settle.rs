@@ -23,6 +23,9 @@ use crate::fs::Fs;
 use crate::limits::{PAGE_BYTES, PAGE_ENTRIES};
 use crate::schema::FsSchema;
 
+/// Keys of one commit: a call that must be alone waits for it.
+const COMMIT_KEYS: usize = 128;
+
 /// How far the oldest rollback is settled, in this opening.
 #[derive(Debug, Default)]
 pub(crate) struct SettledPart {
@@ -112,7 +115,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         for (place, key) in keys.iter().enumerate() {
             self.engine.get(key, Seq::MAX, &mut value)?;
             bytes += key.len() + value.len();
-            if bytes >= PAGE_BYTES {
+            if bytes >= PAGE_BYTES || place + 1 - from == COMMIT_KEYS {
                 pages.push(&keys[from..=place]);
                 (from, bytes) = (place + 1, 0);
             }
