@@ -19,7 +19,7 @@ use crate::read_set::ReadSet;
 use crate::schema::Schema;
 use crate::store::{KeyRange, MetaError};
 use crate::table::{RunCursor, Table};
-use crate::table_set::TableSet;
+use crate::table_set::{Run, TableSet};
 
 /// Keys of a read set beyond which all shards are locked: to find the shards of the keys takes longer.
 const KEYS_BY_SHARD_MAX: usize = 1024;
@@ -112,13 +112,19 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         {
             let since = table.any_changed_after(reads.at, Seq::MAX);
             if since < reads.at {
-                return self.changed_keys_since(&reads.as_of(since), max);
+                return self.changed_keys_since(&reads.as_of(since), max, true);
             }
         }
-        self.changed_keys_since(reads, max)
+        self.changed_keys_since(reads, max, false)
     }
 
-    fn changed_keys_since(&self, reads: &ReadSet, max: usize) -> Result<Option<Vec<Box<[u8]>>>, MetaError> {
+    /// `with_past`: nobody may hold the seq of the read set, so versions after it may be in the past.
+    fn changed_keys_since(
+        &self,
+        reads: &ReadSet,
+        max: usize,
+        with_past: bool,
+    ) -> Result<Option<Vec<Box<[u8]>>>, MetaError> {
         let mut changed = BTreeSet::<Box<[u8]>>::new();
         let mut add = |key: &[u8]| {
             if !changed.contains(key) {
@@ -141,7 +147,12 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             (0..SHARDS)
                 .try_for_each(|number| visit_new_slots(&self.shards.read(number), number, reads, &mut add))
         };
-        if memory.is_break() || self.visit_tables(&self.table_set(), reads, reads.at, &mut add)?.is_break() {
+        if memory.is_break() {
+            return Ok(None);
+        }
+        let table_set = self.table_set();
+        let past = if with_past { &table_set.past[..] } else { &[] };
+        if self.visit_tables(table_set.runs.iter().chain(past), reads, reads.at, &mut add)?.is_break() {
             return Ok(None);
         }
         Ok(Some(changed.into_iter().collect()))
@@ -157,19 +168,19 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     ) -> Result<bool, MetaError> {
         debug_assert!(reads.at <= checked, "tables without newer versions are not compared");
         let mut stop = |_: &[u8]| ControlFlow::Break(());
-        Ok(self.visit_tables(table_set, reads, checked, &mut stop)?.is_break())
+        Ok(self.visit_tables(table_set.runs.iter(), reads, checked, &mut stop)?.is_break())
     }
 
-    /// Visits the keys of the read set that have a newer version in a table. It reads only tables with
-    /// versions after `checked`: most transactions are younger than every table and read none.
-    fn visit_tables(
+    /// Visits the keys of the read set that have a newer version in a table of these runs. Tables without
+    /// versions after `checked` are not read: most transactions are younger than every table and read none.
+    fn visit_tables<'r>(
         &self,
-        table_set: &TableSet<L>,
+        runs: impl Iterator<Item = &'r Run<L>>,
         reads: &ReadSet,
         checked: Seq,
         visit: Visit<'_>,
     ) -> Result<ControlFlow<()>, MetaError> {
-        for run in &table_set.runs {
+        for run in runs {
             let newer = |t: &Table<L>| t.entry().seq_max > checked;
             let tables: Vec<_> = run.tables.iter().filter(|t| newer(t)).map(Arc::clone).collect();
             if tables.is_empty() {

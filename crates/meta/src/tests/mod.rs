@@ -13,6 +13,7 @@ mod released;
 mod removed;
 mod reserved;
 mod rewriting;
+mod rollbacks;
 mod runs;
 mod snapshot_bytes;
 mod snapshots;

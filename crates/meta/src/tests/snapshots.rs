@@ -16,7 +16,7 @@ use crate::{
 
 type TestEngine = Engine<MemLog, ListSchema>;
 
-fn open(log: MemLog, recovered: RecoveredLog) -> TestEngine {
+pub(super) fn open(log: MemLog, recovered: RecoveredLog) -> TestEngine {
     Engine::open(log, recovered, ListSchema, small(Background::Manual)).unwrap()
 }
 
@@ -26,7 +26,7 @@ fn put(engine: &TestEngine, key: &[u8], text: &[u8]) {
     engine.commit(&batch, None, Admit::User).unwrap();
 }
 
-fn make_snapshot(engine: &TestEngine) -> Seq {
+pub(super) fn make_snapshot(engine: &TestEngine) -> Seq {
     engine.commit_at_newest(&mut |seq, batch| batch.put(&snapshot_key(seq), &text_item(b"mine"))).unwrap()
 }
 
