@@ -37,9 +37,10 @@
 //!    domain above reads on in it and a record without it is durable (`OriginTable::unneeded_origins`,
 //!    `commit/persistent.rs`). No such seq comes back: a new snapshot or origin has the newest seq, or one
 //!    that is held.
-//! 7. The versions that a rollback shows again are held like those of an origin, and so are those of the
-//!    seq at which it was made: no version from before it folds together with a later one
-//!    (`OriginTable::held_for`). Deletes and operands of its domain are kept as those above an origin are.
+//! 7. The versions that a rollback shows again are held like those of an origin, and until its record is
+//!    durable so are those of the seq at which it was made (`OriginTable::held_for`). A hidden version that
+//!    no held seq up to the rollback sees is dropped (`VersionGroup::drop_hidden`), so none folds together
+//!    with a later one. Deletes and operands of its domain are kept as those above an origin are.
 //! 8. A rollback is forgotten as an origin is: once it has ended, no held seq lies between its seq and its
 //!    end, and its record is durably gone (`OriginTable::unneeded_rollbacks`).
 //! 9. Before that, the versions since the rollback are brought together: an operand from its time never
@@ -202,6 +203,8 @@ pub(crate) struct OriginTable {
     domains: BTreeMap<DomainId, DomainRecord>,
     /// Those of each domain by rising seq. No list is empty.
     rollbacks: BTreeMap<DomainId, Vec<RollbackRecord>>,
+    /// The seqs of the rollbacks of which the record is not known to be durable.
+    volatile: BTreeSet<Seq>,
 }
 
 impl OriginTable {
@@ -265,6 +268,15 @@ impl OriginTable {
     pub(crate) fn any_changed_after(&self, after: Seq, upto: Seq) -> Seq {
         let domains = self.rollbacks.keys();
         domains.map(|domain| self.changed_after(Some(*domain), after, upto)).min().unwrap_or(after)
+    }
+
+    /// As `SnapshotStore::seqs_to_settle`.
+    pub(crate) fn seqs_to_settle(&self, rollback: &RollbackRecord) -> SeqRange {
+        // A reader of the seq that it shows may know of an older one, and sees what that one shows. The puts
+        // that have settled the older one may be hidden and gone.
+        let shown = self.hidden_at(Some(rollback.domain), rollback.to);
+        let after = shown.ranges.last().map_or(rollback.to, |oldest| oldest.after);
+        SeqRange { after, upto: rollback.at }
     }
 
     /// Whether a rollback that has not ended was made at this seq or later.
@@ -356,13 +368,20 @@ impl OriginTable {
         let origins = origins.filter(move |origin| Some(origin.domain) == domain).map(|origin| origin.seq);
         let rollbacks = self.rollbacks_of(domain).iter();
         let rollbacks = rollbacks.filter(|_| !is_planted(PlantedBug::RollbackNotHeld));
-        origins.chain(rollbacks.flat_map(|rollback| [rollback.to, rollback.at]))
+        origins.chain(rollbacks.flat_map(|rollback| self.held_by(rollback)))
     }
 
     /// The last seq at which anybody reads keys from `smallest` to `largest`, if they are in one removed
     /// domain.
     pub(crate) fn removed_with(&self, smallest: &[u8], largest: &[u8]) -> Option<Seq> {
         self.removed_at(smallest).filter(|_| domain_of(smallest) == domain_of(largest))
+    }
+
+    /// The seqs that are held for a rollback: the one that it shows again and, while a crash may take it
+    /// back, the one before it.
+    fn held_by(&self, rollback: &RollbackRecord) -> impl Iterator<Item = Seq> + use<> {
+        let before = self.volatile.contains(&rollback.at).then_some(rollback.at);
+        [Some(rollback.to), before].into_iter().flatten()
     }
 
     /// As `held_for`, of the keys from `smallest` to `largest`: of their domain, or of all if the keys are in
@@ -374,7 +393,7 @@ impl OriginTable {
         let origins = origins.filter(move |origin| only.is_none_or(|only| only == origin.domain));
         let rollbacks = self.rollbacks.values().flatten();
         let rollbacks = rollbacks.filter(move |of| only.is_none_or(|only| only == of.domain));
-        origins.map(|origin| origin.seq).chain(rollbacks.flat_map(|rollback| [rollback.to, rollback.at]))
+        origins.map(|origin| origin.seq).chain(rollbacks.flat_map(|rollback| self.held_by(rollback)))
     }
 
     /// The removed domains that are nobody's origin.
@@ -480,7 +499,24 @@ impl Domains {
         self.rollbacks_end.load(Ordering::Acquire) == u64::MAX && self.table.read().is_rolled_back_since(at)
     }
 
-    /// Adds or replaces a rollback.
+    /// Adds a rollback of which the record is not durable yet.
+    pub(crate) fn add_rollback(&self, record: RollbackRecord) {
+        Arc::make_mut(&mut self.table.write()).volatile.insert(record.at);
+        self.set_rollback(record);
+    }
+
+    /// Notes that all commits up to a seq are durable. `true`: with the record of a rollback.
+    pub(crate) fn note_durable(&self, upto: Seq) -> bool {
+        // The record of a rollback is in the commit after its seq.
+        let is_one = |at: &Seq| *at < upto;
+        if self.rollbacks_end.load(Ordering::Acquire) == 0 || !self.table.read().volatile.iter().any(is_one) {
+            return false;
+        }
+        Arc::make_mut(&mut self.table.write()).volatile.retain(|at| !is_one(at));
+        true
+    }
+
+    /// Adds or replaces a rollback, of which the record is durable or was added before.
     pub(crate) fn set_rollback(&self, record: RollbackRecord) {
         let mut table = self.table.write();
         let of_domain = Arc::make_mut(&mut table).rollbacks.entry(record.domain).or_default();

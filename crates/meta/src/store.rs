@@ -382,7 +382,8 @@ pub trait SnapshotStore: Store {
     /// neither. `reserved` is what the room that is kept for reserved bytes changes by: it is claimed before.
     ///
     /// A rollback ends with a commit of `commit_at_newest` that puts its record again, with the newest seq as
-    /// its end. The caller has put or deleted each key that it hides since (`changed_between` lists them).
+    /// its end. The caller has put or deleted each key with a version in `seqs_to_settle` since
+    /// (`changed_between` lists them).
     fn commit_rollback(
         &self,
         changes: &Batch,
@@ -392,6 +393,10 @@ pub trait SnapshotStore: Store {
 
     /// Every rollback with a record, by domain and seq.
     fn rollbacks(&self) -> Vec<RollbackRecord>;
+
+    /// The seqs of the versions of which the keys are put or deleted again before a rollback ends: those that
+    /// it hides, and those that an older one hides from readers of the version that it shows.
+    fn seqs_to_settle(&self, rollback: &RollbackRecord) -> SeqRange;
 
     /// The rollbacks that have ended and that no held version knows of.
     fn unneeded_rollbacks(&self) -> Vec<RollbackRecord>;

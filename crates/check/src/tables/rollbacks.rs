@@ -40,7 +40,7 @@ impl Rollbacks {
 
     /// The seqs that are held for rollbacks.
     pub(crate) fn held(&self) -> impl Iterator<Item = Seq> + '_ {
-        self.0.values().flatten().flat_map(|(at, record)| [*at, record.to])
+        self.0.values().flatten().map(|(_, record)| record.to)
     }
 
     /// What a reader of a key at a seq sees; `None`: everything up to that seq.

@@ -13,7 +13,7 @@
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::fs::{Key, KeyBuf, RolledBack, VolumeId};
 use warpfire_meta::{
-    Admit, Batch, CommitError, KeyRange, ReadSet, RollbackRecord, Schema, SeqRange, SnapshotStore, Storage,
+    Admit, Batch, CommitError, KeyRange, ReadSet, RollbackRecord, Schema, SnapshotStore, Storage,
 };
 use warpfire_units::Seq;
 
@@ -82,7 +82,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         if !self.unsettled_rollbacks().contains(rollback) {
             return Ok(true);
         }
-        let commits = SeqRange { after: rollback.to, upto: rollback.at };
+        let commits = self.engine.seqs_to_settle(rollback);
         let (start, end) = volume_keys(self.volume);
         if settled.of != rollback.at {
             *settled = SettledPart { of: rollback.at, next: start.to_vec() };
@@ -158,6 +158,10 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             } else {
                 batch.delete(key);
             }
+        }
+        // Reclaim is for the writes of callers: settling comes again and again.
+        if !self.engine.has_room(batch.bytes() as u64) {
+            return Err(FsError::NoSpace);
         }
         match self.engine.commit(&batch, Some(&ReadSet::new(at, keys, [])), Admit::User) {
             Ok(_) => Ok(()),

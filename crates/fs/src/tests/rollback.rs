@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use warpfire_log::{MemLog, MemLogOptions, RecoveredLog};
-use warpfire_meta::{MemoryLimits, SnapshotStore, Store};
+use warpfire_meta::{MemoryLimits, SliceStore, SnapshotStore, Store};
 
 use super::check::check;
 use super::engine::{LogEngine, format, open};
@@ -19,6 +19,10 @@ use crate::{
 const ROOT: Caller<'static> = Caller::ROOT;
 
 fn make(fs: &TestFs, name: &[u8], bytes: &[u8]) {
+    fs.create_file(&ROOT, &fs.root(), name, NewMode::exact(0o644), bytes).unwrap();
+}
+
+fn make_in(fs: &Fs<LogEngine>, name: &[u8], bytes: &[u8]) {
     fs.create_file(&ROOT, &fs.root(), name, NewMode::exact(0o644), bytes).unwrap();
 }
 
@@ -477,6 +481,41 @@ fn a_snapshot_of_a_rollback_that_is_not_settled_shows_the_same_for_ever() {
     fs.settle_rollbacks(&mut || true).unwrap();
     assert!(fs.engine().rollbacks().is_empty(), "nobody knows of one");
     assert!(listing(&fs) == between);
+    check(&**fs.engine(), "at the end");
+}
+
+/// A rollback that is not settled holds the versions that it shows, and no others.
+#[test]
+fn the_snapshot_of_the_old_tree_frees_its_bytes_before_a_rollback_is_settled() {
+    let mut fs = open(format(), Fs::format);
+    let live = |fs: &Fs<LogEngine>| {
+        fs.engine().compact().unwrap();
+        while fs.engine().background_step().unwrap() {}
+        fs.engine().space().unwrap().live_bytes
+    };
+    make_in(&fs, b"large", &[1; 4 << 20]);
+    fs.create_snapshot(b"s").unwrap();
+    let large = fs.lookup(&ROOT, &fs.root(), b"large").unwrap();
+    fs.write(&ROOT, &large, Position::At(0), &[2; 4 << 20]).unwrap();
+    drop(large);
+    fs.roll_back(b"s", b"kept", &mut |_| ()).unwrap();
+    // It is there for long, and was made before the rollback is settled.
+    fs.create_snapshot(b"between").unwrap();
+    let both = live(&fs);
+    fs.delete_snapshot(b"kept").unwrap();
+    let one = live(&fs);
+    assert!(both > (8 << 20) && one < (5 << 20), "{both} bytes, then {one}");
+    for round in 0..2 {
+        let then = fs.open_snapshot(b"between").unwrap();
+        let is_old = |bytes: Vec<u8>| bytes.len() == 4 << 20 && bytes.iter().all(|byte| *byte == 1);
+        assert!(is_old(fs.read_file(&ROOT, &fs.root(), b"large").unwrap()), "round {round}");
+        assert!(is_old(then.read_file(&ROOT, &then.root(), b"large").unwrap()), "round {round}");
+        drop(then);
+        fs.settle_rollbacks(&mut || true).unwrap();
+        fs.sync().unwrap();
+        fs = open(fs.engine().log().crash_seeded(round), |_, _, _, _| Ok(()));
+        assert!(live(&fs) < (5 << 20), "round {round}");
+    }
     check(&**fs.engine(), "at the end");
 }
 

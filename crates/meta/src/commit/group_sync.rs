@@ -93,7 +93,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             CollectOutcome::TooMuch(upto) => self.make_durable_as_tables(upto)?,
         };
         debug_assert!(upto <= self.newest(), "a sync covers commits that exist");
-        self.durable.fetch_max(upto.0, Ordering::AcqRel);
+        self.note_durable(upto);
         // The background thread shortens the log at half this length, unless it lags or finds no space.
         if self.log.log_bytes() > 2 * self.options.log_bytes_max {
             return self.shorten_log();

@@ -233,7 +233,10 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 "the oldest rollback of a domain ends first: a later one may show what it hides"
             );
             // Before its record is visible: no job folds what it parts, and no reader misses it.
-            self.domains.set_rollback(record);
+            match record.ended_at {
+                None => self.domains.add_rollback(record),
+                Some(_) => self.domains.set_rollback(record),
+            }
         }
         let named_by = self.apply(&prepared, u32::MAX, shards);
         assert!(seq < named_by, "a snapshot does not show its own record");

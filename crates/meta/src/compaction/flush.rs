@@ -80,7 +80,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 debug_assert!(entry.seq <= frozen.last, "a frozen memtable ends with its last seq");
                 group.push(entry, None);
             });
-            job.push(&group)?;
+            job.push(&mut group)?;
         }
         drop(progress);
         job.finish(&InstallInto::Newest(frozen.last), Vec::new(), Vec::new())

@@ -38,7 +38,7 @@ pub(super) struct Readers<'a> {
     pub(super) bottom: bool,
     /// A version that all readers see may get seq 0: no run of the past has versions that are older.
     pub(super) may_be_zero: bool,
-    /// The rollbacks of the key, by rising seq. Their seqs are among `visible`.
+    /// The rollbacks of the key, by rising seq.
     pub(super) rollbacks: &'a [RollbackRecord],
 }
 
@@ -162,6 +162,23 @@ impl VersionGroup {
     /// ends an older span with.
     pub(crate) fn sort(&mut self) {
         self.versions.sort_by_key(|v| (Reverse(v.seq), v.kind == VersionKind::Delete));
+    }
+
+    /// Drops the versions that a rollback hides and that no reader from before it sees. `visible` has the
+    /// seqs of readers. The first version of a group of the past stays: it ends the time of the others.
+    pub(crate) fn drop_hidden(&mut self, rollbacks: &[RollbackRecord], visible: &[Seq], is_past: bool) {
+        debug_assert!(visible.is_sorted(), "the seqs of readers are in order");
+        let is_unseen = |seq: Seq| {
+            let reader = visible.get(visible.partition_point(|reader| *reader < seq));
+            let mut hiding = rollbacks.iter().filter(|of| of.to < seq && seq <= of.at);
+            hiding.any(|of| reader.is_none_or(|reader| *reader > of.at))
+                && !is_planted(PlantedBug::RollbackFoldsAcross)
+        };
+        let mut place = 0;
+        self.versions.retain(|version| {
+            place += 1;
+            is_past && place == 1 || !is_unseen(version.seq)
+        });
     }
 
     /// Adds the next older version, which may have a bundle.

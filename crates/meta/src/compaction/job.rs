@@ -200,7 +200,7 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
     }
 
     /// Writes the versions of one key that must be kept.
-    pub(super) fn push(&mut self, group: &VersionGroup) -> Result<(), MetaError> {
+    pub(super) fn push(&mut self, group: &mut VersionGroup) -> Result<(), MetaError> {
         let RewriteJob { engine, scope, relocator, output, past, full_spans, full_runs, .. } = self;
         let RewriteJob { visible, folded, relocated, named, lowest_reader, .. } = self;
         let RewriteJob { domains, in_domain, visible_to_all, faded, is_past_empty, .. } = self;
@@ -223,6 +223,9 @@ impl<'a, L: LogStore, S: Schema> RewriteJob<'a, L, S> {
             }
         }
         let schema = &engine.schema;
+        if !rollbacks.is_empty() {
+            group.drop_hidden(rollbacks, visible, *scope == JobScope::Past);
+        }
         let may_be_zero = *is_past_empty;
         let readers = Readers { visible, faded, removed_at, bottom, may_be_zero, rollbacks };
         let mut values = JobValues { relocator, relocated, named };

@@ -59,8 +59,12 @@ struct GoingBack {
 }
 
 impl GoingBack {
-    fn new(rollbacks: &[RollbackRecord], place_of: impl Fn(Seq) -> usize) -> GoingBack {
-        let places = rollbacks.iter().map(|of| (place_of(of.to), place_of(of.at) + 1)).collect();
+    fn new(rollbacks: &[RollbackRecord], visible: &[Seq]) -> GoingBack {
+        let place_of = |of: &RollbackRecord| {
+            let (to, at) = (of.to, of.at);
+            (visible.partition_point(|seq| *seq < to), visible.partition_point(|seq| *seq <= at))
+        };
+        let places = rollbacks.iter().map(place_of).collect();
         GoingBack { places, shown: rollbacks.iter().map(|_| Folded::default()).collect(), done: 0 }
     }
 
@@ -80,7 +84,8 @@ impl GoingBack {
 
     /// Goes back to what a rollback shows again, if the reader at this place is the first to know of it.
     fn go(&mut self, folded: &mut Folded, place: usize) {
-        if self.next_place() == Some(place) {
+        // The newest of those that it is the first to know of decides.
+        while self.next_place() == Some(place) {
             folded.clone_from(&self.shown[self.done]);
             self.done += 1;
         }
@@ -90,7 +95,8 @@ impl GoingBack {
 impl VersionGroup {
     /// Calls `visit` with each value that readers at the seqs `visible` see, from the oldest to the newest.
     /// Readers for whom the key does not exist are left out. `removed_at`: the last seq at which the key is
-    /// read. `bottom`: no older version is in an origin. The seqs of `rollbacks` are among `visible`.
+    /// read. `bottom`: no older version is in an origin. The group has none of the versions that
+    /// `drop_hidden` drops for these `rollbacks`.
     pub(crate) fn each_shown<S: Schema, E: From<SchemaError>>(
         &self,
         schema: &S,
@@ -107,7 +113,7 @@ impl VersionGroup {
         let visible = readers.of_key();
         let stratum_at = |seq: Seq| visible.partition_point(|reader: &Seq| *reader < seq);
         let stratum_of = |version: &FoldVersion| stratum_at(version.seq);
-        let mut back = GoingBack::new(rollbacks, stratum_at);
+        let mut back = GoingBack::new(rollbacks, visible);
         let (mut folded, mut rest) = (Folded::default(), self.versions.as_slice());
         let mut stratum = 0;
         loop {

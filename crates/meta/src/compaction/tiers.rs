@@ -130,7 +130,7 @@ pub(super) fn compact_streams<L: LogStore, S: Schema>(
         if job.scope() == JobScope::Past {
             group.sort();
         }
-        job.push(&group)?;
+        job.push(&mut group)?;
         if ended {
             streams.retain(|s| s.entry().is_some());
         }

@@ -257,6 +257,15 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         usize::try_from(quarter.clamp(TABLE_BYTES_MIN, TABLE_BYTES_MAX)).expect("16 MiB fit")
     }
 
+    /// Notes that all commits up to a seq are durable.
+    pub(crate) fn note_durable(&self, upto: Seq) {
+        self.durable.fetch_max(upto.0, Ordering::AcqRel);
+        if self.domains.note_durable(upto) {
+            // A rollback holds less from now on.
+            self.snapshots.note_removal();
+        }
+    }
+
     /// Logs a commit record and remembers its position for checkpoints.
     pub(crate) fn log_commits(&self, record: &[u8], last: Seq) -> Result<(), MetaError> {
         let mut manifest = self.manifest.lock();
@@ -347,7 +356,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 shard.frozen = None;
             }
         }
-        self.durable.fetch_max(flushed.0, Ordering::AcqRel);
+        self.note_durable(flushed);
         self.reclaim.note_gain();
         Ok(edit.next_table - edit.added.len() as u64..edit.next_table)
     }

@@ -145,6 +145,10 @@ impl<L: LogStore, S: Schema> SnapshotStore for Engine<L, S> {
         self.inner.domains.get().map_or_else(Vec::new, |table| table.rollbacks())
     }
 
+    fn seqs_to_settle(&self, rollback: &RollbackRecord) -> SeqRange {
+        self.inner.domains.get().unwrap_or_default().seqs_to_settle(rollback)
+    }
+
     fn unneeded_rollbacks(&self) -> Vec<RollbackRecord> {
         let table = self.inner.domains.get();
         table.map_or_else(Vec::new, |table| table.unneeded_rollbacks(&self.inner.snapshots))

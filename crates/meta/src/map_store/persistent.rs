@@ -136,6 +136,10 @@ impl<S: Schema> SnapshotStore for MapStore<S> {
         self.domains.get().map_or_else(Vec::new, |table| table.rollbacks())
     }
 
+    fn seqs_to_settle(&self, rollback: &RollbackRecord) -> SeqRange {
+        self.domains.get().unwrap_or_default().seqs_to_settle(rollback)
+    }
+
     fn unneeded_rollbacks(&self) -> Vec<RollbackRecord> {
         self.domains.get().map_or_else(Vec::new, |table| table.unneeded_rollbacks(&self.registry))
     }

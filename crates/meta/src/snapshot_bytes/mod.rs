@@ -245,7 +245,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     }
 
     /// Calls `visit` with the slices of each key that somebody sees, and with all that need them there. With
-    /// `of_others`, keys with one version are met too: only others need what the present shows.
+    /// `of_others`, keys that only others need are met too.
     fn each_slice(
         &self,
         sources: &VersionSources<L>,
@@ -266,7 +266,11 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                     rollbacks = domains.rollbacks_at(group.key());
                 }
             }
-            if !of_others && removed_at.is_none() && group.len() == 1 {
+            if !rollbacks.is_empty() {
+                group.drop_hidden(rollbacks, &readers.seqs, false);
+            }
+            // Only others need what the present shows: a version that nothing ends or hides.
+            if !of_others && removed_at.is_none() && rollbacks.is_empty() && group.len() == 1 {
                 return Ok(());
             }
             let seqs = (&readers.seqs[..], rollbacks);

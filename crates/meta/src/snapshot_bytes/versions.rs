@@ -81,7 +81,7 @@ impl<L: LogStore> VersionSources<L> {
     /// Calls `visit` with all versions of each key, in the order of keys.
     pub(crate) fn each_key(
         &self,
-        visit: &mut dyn FnMut(&VersionGroup) -> Result<(), MetaError>,
+        visit: &mut dyn FnMut(&mut VersionGroup) -> Result<(), MetaError>,
     ) -> Result<(), MetaError> {
         let streams = |runs: &[Run<L>]| -> Result<Vec<RunStream<L>>, MetaError> {
             runs.iter().map(|run| RunStream::new(run.tables.clone())).collect()
@@ -104,7 +104,7 @@ impl<L: LogStore> VersionSources<L> {
             if group.len() > of_present {
                 group.sort();
             }
-            visit(&group)?;
+            visit(&mut group)?;
             if ended {
                 present.retain(|stream| stream.entry().is_some());
                 past.retain(|stream| stream.entry().is_some());

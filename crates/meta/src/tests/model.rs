@@ -397,6 +397,9 @@ impl EngineAndTwin {
 
     /// What some of the persistent snapshots need alone, all of them or every second one.
     fn check_snapshot_bytes(&mut self) {
+        // A rollback holds more until its record is durable.
+        self.engine.sync(Seq::MAX).unwrap();
+        self.synced = self.engine.snapshot().seq();
         let every = 1 + self.rng.below(2) as usize;
         let (mut listed, mut others) = (Vec::new(), Vec::new());
         for (place, seq) in self.kept.iter().enumerate() {
@@ -405,7 +408,7 @@ impl EngineAndTwin {
         others.extend(self.held.iter().map(|(snapshot, _)| snapshot.seq()));
         // What a bookmark holds does not fade where a domain reads on, or goes back, at the same seq.
         let origins = self.domains.values().filter_map(|d| d.origin).map(|of| of.seq);
-        let of_rollbacks = self.engine.rollbacks().into_iter().flat_map(|of| [of.to, of.at]);
+        let of_rollbacks = self.engine.rollbacks().into_iter().map(|of| of.to);
         let whole: Vec<Seq> = origins.chain(of_rollbacks).collect();
         others.extend(self.bookmarks.values().filter(|seq| whole.contains(seq)));
         others.retain(|seq| !listed.contains(seq));

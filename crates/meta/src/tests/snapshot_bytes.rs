@@ -80,7 +80,6 @@ pub(super) fn check_snapshot_bytes(
     }
     for rollback in engine.rollbacks() {
         read(rollback.to, Some(rollback.domain), Needers::OTHERS);
-        read(rollback.at, Some(rollback.domain), Needers::OTHERS);
     }
     read(engine.snapshot().seq(), None, Needers::OTHERS);
     let mut expected = SnapshotBytes::default();

@@ -59,7 +59,7 @@ impl EngineAndTwin {
         let Some(record) = all.into_iter().find(|record| record.ended_at.is_none()) else { return };
         let past = past_domain(record.domain).unwrap();
         let mut start = record.domain.to_vec();
-        let commits = SeqRange { after: record.to, upto: record.at };
+        let commits = self.engine.seqs_to_settle(&record);
         loop {
             let range = KeyRange { start: &start, end: Some(&past) };
             let max = [3, 10_000][self.rng.below(2) as usize];
