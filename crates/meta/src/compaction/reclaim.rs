@@ -16,9 +16,10 @@
 //!    free bytes, deletions or snapshots have changed (`ReclaimState`), or until a reader has gone whose pin
 //!    kept segments (`has_failed`). Other commits do not count, because they gain nothing.
 //! 2. With threads, a caller rewrites no table for space. It waits as long as `Patience` says: a full pool
-//!    refuses at once (`tests::space::a_full_pool_refuses_at_once`), and a pool with enough garbage gives its
-//!    thread time to free it (`tests::space::a_caller_waits_for_garbage_on_a_busy_machine`), and waits for
-//!    the readers that keep it (`tests::space::a_caller_waits_for_readers_that_keep_garbage`).
+//!    refuses at once (`tests::space::a_full_pool_refuses_at_once`). A pool with enough garbage, or with new
+//!    deletions, gives its thread time (`tests::space::a_caller_waits_for_garbage_on_a_busy_machine`,
+//!    `tests::space::a_caller_waits_for_deletions_on_a_busy_machine`), and waits for the readers that keep it
+//!    (`tests::space::a_caller_waits_for_readers_that_keep_garbage`).
 //! 3. A caller that waits holds no lock of the engine (assert in debug builds: the ranks of the locks).
 
 use std::time::Duration;
@@ -54,6 +55,10 @@ struct Patience {
 
 /// Where the garbage that is worth cleaning does not suffice: two seconds at most.
 const OF_A_FULL_POOL: Patience = Patience { gains_max: 20, idle_waits_max: 1 };
+
+/// Where something was deleted since reclaim last came to nothing: what that freed is not garbage before it
+/// is compacted. Five seconds without a gain at most.
+const AFTER_DELETIONS: Patience = Patience { gains_max: 20, idle_waits_max: 50 };
 
 /// Where the garbage suffices: only a thread that is busy with other work, or a device that is slow, can keep
 /// it from being freed. Ten seconds without a gain at most.
@@ -185,12 +190,25 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             } else {
                 idle_waits += 1;
             }
-            let patience = if self.garbage_suffices(bytes) { WHERE_GARBAGE_SUFFICES } else { OF_A_FULL_POOL };
+            let patience = if self.garbage_suffices(bytes) {
+                WHERE_GARBAGE_SUFFICES
+            } else if self.has_new_deletions() {
+                AFTER_DELETIONS
+            } else {
+                OF_A_FULL_POOL
+            };
             if gains >= patience.gains_max || idle_waits >= patience.idle_waits_max {
                 break;
             }
         }
         enough()
+    }
+
+    /// Whether something was deleted since the loop last came to nothing.
+    fn has_new_deletions(&self) -> bool {
+        let (now, failed_at) = (self.reclaim_state(), self.reclaim.state.lock().failed_at);
+        let none = ReclaimState { deletions: 0, snapshots_released: 0, ..now };
+        !now.allows_the_same_as(&failed_at.unwrap_or(none))
     }
 
     /// Whether the loop has come to nothing only because readers keep the segments that it has emptied. They

@@ -112,6 +112,27 @@ fn a_caller_waits_for_garbage_on_a_busy_machine() {
     engine.close().unwrap();
 }
 
+/// The thread that compacts is busy for longer than a caller waits on a full pool. Everything was deleted,
+/// but nobody has counted that yet.
+#[test]
+fn a_caller_waits_for_deletions_on_a_busy_machine() {
+    let engine = open(small_pool(), Background::Threads);
+    let count = full_by(&engine, Background::Threads);
+    warpfire_env::sync::thread::scope(|scope| {
+        let compacting = engine.inner_for_tests().compacting.lock();
+        for n in 0..count {
+            let mut batch = Batch::new();
+            batch.delete(&n.to_be_bytes());
+            engine.commit(&batch, None, Admit::Reserve).unwrap();
+        }
+        let writer = scope.spawn(|| engine.write(Stream::Large, &[7; 60_000], Admit::User).map(drop));
+        std::thread::park_timeout(Duration::from_secs(1));
+        drop(compacting);
+        writer.join().unwrap().expect("there is room again");
+    });
+    engine.close().unwrap();
+}
+
 /// A reader keeps everything that was emptied since it began. Half of all bytes are garbage.
 #[test]
 fn a_caller_waits_for_readers_that_keep_garbage() {
