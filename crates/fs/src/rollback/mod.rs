@@ -14,7 +14,7 @@
 //!   choose     of each node in use: its record of then, or it stays, or it is a directory that is gone
 //!   commit     the record, and what stays
 //!   show       the nodes get their states of then
-//!   settle     the changed keys are written again; the record ends, and goes                   `settle`
+//!   settle     files without a name go; the changed keys are written again; the record ends    `settle`
 //! ```
 //!
 //! # Invariants
@@ -39,12 +39,11 @@ mod survey;
 
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::fs::{
-    CounterId, FilesystemRecord, Key, PoolRecordId, RolledBack, VolumeId, decode_counter, number_in,
-    volume_of,
+    CounterId, FilesystemRecord, Key, PoolRecordId, RolledBack, VolumeId, decode_counter, volume_of,
 };
 use warpfire_meta::{
-    Batch, Direction, KeyRange, MemoryCharge, MemoryNeed, MemoryRefused, RESERVED, SUMS, ScanPage, SeqRange,
-    SnapshotStore, Storage,
+    Batch, Direction, KeyRange, MemoryCharge, MemoryNeed, MemoryRefused, RESERVED, ReadSet, SUMS, ScanPage,
+    SeqRange, SnapshotStore, Storage,
 };
 use warpfire_units::Seq;
 
@@ -182,7 +181,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let _pin = self.pin_to_commit()?;
         let newest = self.engine.snapshot();
         let commits = SeqRange { after: then, upto: self.engine.seq(&newest) };
-        self.check_kept(SeqRange { after: kept, ..commits })?;
+        self.check_kept(kept)?;
         // A volume that a door of then leads to may be gone, and one without a door could not be reached.
         if self.doors_at(then)? != self.doors_at(Seq::MAX)? {
             return Err(FsError::Invalid("volumes have been made, moved or deleted since"));
@@ -218,18 +217,18 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         for (node, state) in nodes {
             self.show_then(&node, state);
         }
-        self.return_orphans_of_then();
         Ok(())
     }
 
     /// Checks that no call has changed the tree after the snapshot that keeps it.
-    fn check_kept(&self, since_kept: SeqRange) -> Result<(), FsError> {
+    fn check_kept(&self, kept: Seq) -> Result<(), FsError> {
         let (start, end) = volume_keys(self.volume);
-        let all = KeyRange { start: &start, end: Some(&end) };
-        let between = self.engine.changed_between(all, since_kept, PAGE_ENTRIES)?;
-        for key in &between {
-            if survey::goes_back(&Key::decode(key)?) || between.len() == PAGE_ENTRIES {
-                return Err(FsError::Conflict { call: "roll back", path: "/".into() });
+        let all = ReadSet::new(kept, [] as [&[u8]; 0], [(start.to_vec(), Some(end.to_vec()))]);
+        let changed = self.engine.changed_keys(&all, PAGE_ENTRIES)?;
+        let conflict = FsError::Conflict { call: "roll back", path: "/".into() };
+        for key in &changed.ok_or_else(|| conflict.clone())? {
+            if survey::goes_back(&Key::decode(key)?) {
+                return Err(conflict);
             }
         }
         Ok(())
@@ -321,19 +320,5 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             }
         }
         node.pending_times.reset();
-    }
-
-    /// Has the files without a name that the snapshot shows removed, except for those in use.
-    fn return_orphans_of_then(&self) {
-        let mut first = number_in(self.volume, 1);
-        // After an error they are left to the next opening, as those of a crash are.
-        while let Ok(orphans) = self.some_orphans(first)
-            && let Some(last) = orphans.last()
-        {
-            first = last + 1;
-            for ino in orphans.into_iter().filter(|ino| self.node_in_use(*ino).is_none()) {
-                self.inode_cache.return_unheld_orphan(ino);
-            }
-        }
     }
 }

@@ -11,7 +11,7 @@
 //!    left (`SnapshotStore::unneeded_rollbacks`).
 
 use warpfire_env::{PlantedBug, is_planted};
-use warpfire_format::fs::{Key, KeyBuf, RolledBack, VolumeId};
+use warpfire_format::fs::{Key, KeyBuf, RolledBack, VolumeId, number_in};
 use warpfire_meta::{
     Admit, Batch, CommitError, KeyRange, ReadSet, RollbackRecord, Schema, SnapshotStore, Storage,
 };
@@ -86,6 +86,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let (start, end) = volume_keys(self.volume);
         if settled.of != rollback.at {
             *settled = SettledPart { of: rollback.at, next: start.to_vec() };
+            self.return_orphans_of_then();
+            self.reap()?;
         }
         loop {
             let range = KeyRange { start: &settled.next, end: Some(&end) };
@@ -107,6 +109,20 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         }
         self.end_rollback(rollback)?;
         Ok(true)
+    }
+
+    /// Has the files without a name that the snapshot shows removed, except for those in use.
+    fn return_orphans_of_then(&self) {
+        let mut first = number_in(self.volume, 1);
+        // After an error they are left to the next opening, as those of a crash are.
+        while let Ok(orphans) = self.some_orphans(first)
+            && let Some(last) = orphans.last()
+        {
+            first = last + 1;
+            for ino in orphans.into_iter().filter(|ino| self.node_in_use(*ino).is_none()) {
+                self.inode_cache.return_unheld_orphan(ino);
+            }
+        }
     }
 
     /// The keys in parts of which the values are about a page.
