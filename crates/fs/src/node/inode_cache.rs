@@ -196,6 +196,11 @@ impl InodeCache {
         nodes
     }
 
+    /// About how many nodes are in use.
+    pub(crate) fn count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().nodes.len()).sum()
+    }
+
     /// Forgets the edit histories of all files: their records are others now.
     pub(crate) fn forget_histories(&self) {
         self.shards.iter().for_each(|shard| shard.lock().histories.clear());

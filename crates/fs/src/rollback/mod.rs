@@ -188,11 +188,12 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         }
         let survey = self.survey(commits, ChangeDetail::Few)?;
         let affected = self.visit_changed(&survey, then, changed)?;
-        let mut nodes = self.inode_cache.nodes_in_use();
-        nodes.retain(|node| {
-            let is_affected = affected.as_ref().is_none_or(|files| files.contains(&node.ino()));
-            is_affected && volume_of(node.ino()) == self.volume
-        });
+        // They may be few beside all that are in use. Alone in the base, none is dying.
+        let mut nodes = match &affected {
+            Some(files) => files.iter().filter_map(|ino| self.node_in_use(*ino)).collect(),
+            None => self.inode_cache.nodes_in_use(),
+        };
+        nodes.retain(|node| volume_of(node.ino()) == self.volume);
         let nodes = self.nodes_then(nodes, &survey, commits)?;
         let mut stay =
             StayingFiles { sums: [0; SUMS], batch: Batch::new(), charge: self.memory.coarse_charge() };

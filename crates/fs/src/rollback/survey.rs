@@ -2,8 +2,9 @@
 //! get.
 //!
 //! # Invariants
-//! 1. The survey of a rollback lists at most `KEYS_MAX` keys. With more changes it lists none, and everything
-//!    counts as changed: the cost of a rollback does not follow them.
+//! 1. The survey of a rollback lists changed keys while they are few, or few beside the nodes in use, and at
+//!    most `KEYS_MAX`. With more changes it lists none, and everything counts as changed: the cost of a
+//!    rollback follows the changes or the nodes in use, whichever are fewer.
 //! 2. A file whose record is not where it was is looked for among all changed keys, unless its number is one
 //!    that no inode of then had. So an inode never has two records
 //!    (`tests::rollback::files_that_are_open_show_what_was_there`).
@@ -23,9 +24,15 @@ use crate::invalidation::Invalidation;
 use crate::limits::PAGE_ENTRIES;
 use crate::node::{NodeRef, NodeState, RecordLocation};
 
-/// Most changed keys that a survey lists.
+/// Changed keys that a survey lists however few nodes are in use.
 // Few in tests, so that their rollbacks are of both kinds.
-const KEYS_MAX: usize = if cfg!(test) { 64 } else { 1024 };
+const KEYS_MIN: usize = if cfg!(test) { 64 } else { 1024 };
+
+/// Most changed keys that a survey lists. They are some MiB.
+const KEYS_MAX: usize = 64 * KEYS_MIN;
+
+/// Nodes in use for each key that a survey lists: a listed key is read some times, a node once.
+const NODES_PER_KEY: usize = 4;
 
 /// The keys that have changed and go back; `None`: they are many.
 pub(super) struct ChangeSurvey(Option<Vec<Box<[u8]>>>);
@@ -79,13 +86,13 @@ fn inode_at<'v>(key: &Key<'_>, value: &'v [u8]) -> Result<Option<(Inode<'v>, Rec
 impl<E: Storage + SnapshotStore> Fs<E> {
     /// Surveys the changed keys of the tree.
     pub(super) fn survey(&self, commits: SeqRange, detail: ChangeDetail) -> Result<ChangeSurvey, FsError> {
-        let mut listed = Vec::new();
-        let mut is_whole = true;
+        let max = (self.inode_cache.count() / NODES_PER_KEY).clamp(KEYS_MIN, KEYS_MAX);
+        let (mut listed, mut is_whole) = (Vec::new(), true);
         self.each_changed(commits, &mut |key| {
             if goes_back(&Key::decode(&key)?) {
                 listed.push(key);
             }
-            is_whole = detail == ChangeDetail::All || listed.len() <= KEYS_MAX;
+            is_whole = detail == ChangeDetail::All || listed.len() <= max;
             Ok(is_whole)
         })?;
         Ok(ChangeSurvey(is_whole.then_some(listed)))
