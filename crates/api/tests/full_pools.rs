@@ -129,3 +129,41 @@ fn calls_that_name_bytes_find_the_room_that_cleaning_gains() {
         }
     }
 }
+
+/// A pool is full to the last byte, and what filled it was a mistake: the way back needs no room, and gives
+/// room back.
+#[test]
+fn a_full_pool_is_rolled_back_and_has_room_again() {
+    for background in [false, true] {
+        let options = Pool::options().zone_bytes(1 << 20).background(background);
+        let pool = options.size_bytes(96 << 20).in_memory().unwrap();
+        let kept_bytes: Vec<u8> = (0..16u32 << 18).flat_map(u32::to_le_bytes).collect();
+        pool.write("/keep", &kept_bytes).unwrap();
+        pool.create_snapshot("good").unwrap();
+        let fill = |name: &str, len: usize| {
+            let mut files = 0;
+            while let Ok(()) = pool.write(format!("/{name}-{files}"), vec![7; len]).map(drop) {
+                files += 1;
+            }
+            files
+        };
+        let files = fill("large", 1 << 20) + fill("small", 5_000) + fill("tiny", 10);
+        pool.remove_file("/keep").unwrap();
+        pool.sync().unwrap();
+
+        let rolled_back = pool.roll_back_to_snapshot("good", "bad");
+        rolled_back.unwrap_or_else(|e| panic!("background {background}, {files} files: {e}"));
+        assert_eq!(pool.read("/keep").unwrap(), kept_bytes);
+        // The mistake itself can be looked at, and then it goes.
+        let bad = pool.open_snapshot("bad").unwrap();
+        assert_eq!(bad.read("/large-0").unwrap().len(), 1 << 20);
+        drop(bad);
+        pool.delete_snapshot("bad").unwrap();
+        for n in 0..40 {
+            let written = pool.write(format!("/after-{n}"), vec![9; 1 << 20]);
+            written.unwrap_or_else(|e| panic!("background {background}, file {n} afterwards: {e}"));
+        }
+        assert_eq!(pool.read("/keep").unwrap(), kept_bytes);
+        assert!(pool.read("/large-0").is_err(), "what filled the pool is gone");
+    }
+}

@@ -358,7 +358,11 @@ pub trait SnapshotStore: Store {
     /// reads on. The caller has checked that the domain settles each key that anybody reads from there on.
     /// The commit is durable after the next sync, as every commit is. One that removes a domain is durable on
     /// return: if that fails, the domain is removed at the next opening.
-    fn commit_at_newest(&self, build: &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError>;
+    fn commit_at_newest(
+        &self,
+        admit: Admit,
+        build: &mut dyn FnMut(Seq, &mut Batch),
+    ) -> Result<Seq, CommitError>;
 
     /// Forgets a domain that is in the answer of `unneeded_domains`: commits `batch`, which removes its
     /// record, and makes that durable.
@@ -380,6 +384,7 @@ pub trait SnapshotStore: Store {
     /// rollback, which names that seq, and as its aim the seq of a persistent snapshot that the caller holds.
     /// Later readers see what the snapshot shows of the domain, and `changes`. A crash keeps both commits or
     /// neither. `reserved` is what the room that is kept for reserved bytes changes by: it is claimed before.
+    /// The commits are admitted to the reserve, as deletions are: a full pool can go back.
     ///
     /// A rollback ends with a commit of `commit_at_newest` that puts its record again, with the newest seq as
     /// its end. The caller has put or deleted each key with a version in `seqs_to_settle` since

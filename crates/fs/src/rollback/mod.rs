@@ -42,8 +42,8 @@ use warpfire_format::fs::{
     CounterId, FilesystemRecord, Key, PoolRecordId, RolledBack, VolumeId, decode_counter, volume_of,
 };
 use warpfire_meta::{
-    Batch, Direction, KeyRange, MemoryCharge, MemoryNeed, MemoryRefused, RESERVED, ReadSet, SUMS, ScanPage,
-    SeqRange, SnapshotStore, Storage,
+    Admit, Batch, Direction, KeyRange, MemoryCharge, MemoryNeed, MemoryRefused, RESERVED, ReadSet, SUMS,
+    ScanPage, SeqRange, SnapshotStore, Storage,
 };
 use warpfire_units::Seq;
 
@@ -135,7 +135,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
                 return Err(FsError::Invalid(TOO_MANY));
             }
         }
-        let kept = self.create_snapshot(kept_as)?;
+        // A full pool can go back, so this and the record are admitted as deletions are.
+        let kept = self.create_snapshot_admitted(kept_as, None, Admit::Reserve)?;
         let gone_back = self.go_back(to.seq, kept.seq, changed);
         drop(held);
         match gone_back {

@@ -188,7 +188,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
 
     /// Ends a rollback of which every hidden key was written again.
     fn end_rollback(&self, rollback: &RollbackRecord) -> Result<(), FsError> {
-        self.engine.commit_at_newest(&mut |seq, batch| {
+        // The way to get space back: until it has ended, the snapshots of the tree hold more than they show.
+        self.engine.commit_at_newest(Admit::Reserve, &mut |seq, batch| {
             let mut value = Vec::new();
             RolledBack { to: rollback.to, ended_at: Some(seq) }.encode(&mut value);
             batch.put(&key_of(rollback), &value);

@@ -351,6 +351,16 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// # Errors
     /// As `create_snapshot`.
     pub fn create_snapshot_of_rule(&self, name: &[u8], rule: Option<&[u8]>) -> Result<SnapshotInfo, FsError> {
+        self.create_snapshot_admitted(name, rule, Admit::User)
+    }
+
+    /// As `create_snapshot_of_rule`, from the room that `admit` names.
+    pub(crate) fn create_snapshot_admitted(
+        &self,
+        name: &[u8],
+        rule: Option<&[u8]>,
+        admit: Admit,
+    ) -> Result<SnapshotInfo, FsError> {
         check_snapshot_name(name)?;
         rule.map(check_name).transpose()?;
         let made = stamp(self.clock.now());
@@ -361,7 +371,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         self.check_new_snapshot(name)?;
         let [inodes, bytes, _] = self.deferred.sums().map(|sum| sum.max(0).cast_unsigned());
         let record = SnapshotRecord { made, inodes, bytes, rule, holds: Vec::new(), name };
-        let seq = self.engine.commit_at_newest(&mut |seq, batch| {
+        let seq = self.engine.commit_at_newest(admit, &mut |seq, batch| {
             put_records(seq, &record, self.volume, &name_key, batch);
         })?;
         self.snapshots.add(bytes);

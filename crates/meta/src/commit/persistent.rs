@@ -79,10 +79,11 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Makes persistent snapshots and domains; see `SnapshotStore::commit_at_newest`.
     pub(crate) fn commit_at_newest(
         &self,
+        admit: Admit,
         build: &mut dyn FnMut(Seq, &mut Batch),
     ) -> Result<Seq, CommitError> {
         // Under the locks below nobody may wait for room.
-        let granted = self.make_room(SNAPSHOT_BYTES, Admit::User)?;
+        let granted = self.make_room(SNAPSHOT_BYTES, admit)?;
         let sync_point = self.sync_point.lock();
         let mut shards = self.shards.write_all();
         self.latch.check()?;
@@ -157,7 +158,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         build: &mut dyn FnMut(Seq, &mut Batch),
     ) -> Result<Seq, CommitError> {
         let prepared = PreparedCommit::new(changes, &self.schema).map_err(MetaError::from)?;
-        let granted = self.make_room(prepared.bytes + SNAPSHOT_BYTES, Admit::User)?;
+        let granted = self.make_room(prepared.bytes + SNAPSHOT_BYTES, Admit::Reserve)?;
         let sync_point = self.sync_point.lock();
         let mut shards = self.shards.write_all();
         self.latch.check()?;

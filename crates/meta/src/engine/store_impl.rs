@@ -111,8 +111,12 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
 }
 
 impl<L: LogStore, S: Schema> SnapshotStore for Engine<L, S> {
-    fn commit_at_newest(&self, build: &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError> {
-        self.inner.commit_at_newest(build)
+    fn commit_at_newest(
+        &self,
+        admit: Admit,
+        build: &mut dyn FnMut(Seq, &mut Batch),
+    ) -> Result<Seq, CommitError> {
+        self.inner.commit_at_newest(admit, build)
     }
 
     fn forget_domain(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError> {

@@ -31,9 +31,13 @@ impl<S: Schema> MapStore<S> {
 }
 
 impl<S: Schema> SnapshotStore for MapStore<S> {
-    fn commit_at_newest(&self, build: &mut dyn FnMut(Seq, &mut Batch)) -> Result<Seq, CommitError> {
+    fn commit_at_newest(
+        &self,
+        admit: Admit,
+        build: &mut dyn FnMut(Seq, &mut Batch),
+    ) -> Result<Seq, CommitError> {
         let mut state = self.state.lock();
-        self.admit(&state, 0, Admit::User)?;
+        self.admit(&state, 0, admit)?;
         self.sync_point(&mut state);
         let (seq, mut batch) = (state.newest, Batch::new());
         build(seq, &mut batch);
@@ -69,7 +73,7 @@ impl<S: Schema> SnapshotStore for MapStore<S> {
         build: &mut dyn FnMut(Seq, &mut Batch),
     ) -> Result<Seq, CommitError> {
         self.commit(changes, None, admit)?;
-        self.commit_at_newest(build)
+        self.commit_at_newest(admit, build)
     }
 
     fn forget_domain(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError> {
@@ -107,7 +111,7 @@ impl<S: Schema> SnapshotStore for MapStore<S> {
     ) -> Result<Seq, CommitError> {
         let mut state = self.state.lock();
         self.reserved.add(reserved.max(0));
-        if let Err(e) = self.admit(&state, changes.bytes(), Admit::User) {
+        if let Err(e) = self.admit(&state, changes.bytes(), Admit::Reserve) {
             self.reserved.add(-reserved.max(0));
             return Err(e.into());
         }

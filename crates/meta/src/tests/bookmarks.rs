@@ -24,7 +24,9 @@ fn reopened(engine: &TestEngine) -> TestEngine {
 }
 
 fn make_snapshot(engine: &TestEngine) -> Seq {
-    engine.commit_at_newest(&mut |seq, batch| batch.put(&snapshot_key(seq), &text_item(b"mine"))).unwrap()
+    engine
+        .commit_at_newest(Admit::User, &mut |seq, batch| batch.put(&snapshot_key(seq), &text_item(b"mine")))
+        .unwrap()
 }
 
 fn drop_snapshot(engine: &TestEngine, seq: Seq) {

@@ -57,7 +57,7 @@ enum HistoryStep {
 /// Makes a persistent snapshot.
 fn make_snapshot(store: &impl SnapshotStore) -> Seq {
     let text = text_item(b"a snapshot");
-    store.commit_at_newest(&mut |seq, batch| batch.put(&snapshot_key(seq), &text)).unwrap()
+    store.commit_at_newest(Admit::User, &mut |seq, batch| batch.put(&snapshot_key(seq), &text)).unwrap()
 }
 
 /// Drops a persistent snapshot.

@@ -42,7 +42,9 @@ fn delete(engine: &TestEngine, key: &[u8]) {
 }
 
 fn make_snapshot(engine: &TestEngine) -> Seq {
-    engine.commit_at_newest(&mut |seq, batch| batch.put(&snapshot_key(seq), &text_item(b"mine"))).unwrap()
+    engine
+        .commit_at_newest(Admit::User, &mut |seq, batch| batch.put(&snapshot_key(seq), &text_item(b"mine")))
+        .unwrap()
 }
 
 fn drop_snapshot(engine: &TestEngine, seq: Seq) {

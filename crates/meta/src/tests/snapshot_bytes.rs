@@ -170,7 +170,7 @@ impl Life {
                 life.step();
             }
             let put = &mut |seq, batch: &mut Batch| batch.put(&snapshot_key(seq), &text_item(b"mine"));
-            life.kept.insert(life.engine.commit_at_newest(put).unwrap());
+            life.kept.insert(life.engine.commit_at_newest(Admit::User, put).unwrap());
             if life.rng.below(3) == 0 {
                 while life.engine.background_step().unwrap() {}
             }
@@ -227,7 +227,7 @@ fn a_reader_that_only_reads_counts_what_is_in_memory() {
     engine.commit(&batch, None, Admit::User).unwrap();
     SliceStore::release(&engine, &slices);
     let put = &mut |seq, batch: &mut Batch| batch.put(&snapshot_key(seq), &text_item(b"mine"));
-    let seq = engine.commit_at_newest(put).unwrap();
+    let seq = engine.commit_at_newest(Admit::User, put).unwrap();
     let mut batch = Batch::new();
     batch.delete(b"file");
     engine.commit(&batch, None, Admit::User).unwrap();
@@ -252,7 +252,7 @@ fn small_bytes_behind_a_frozen_memtable_count() {
     assert!(engine.inner_for_tests().freeze().unwrap());
     put(b"small", 300);
     let keep = &mut |seq, batch: &mut Batch| batch.put(&snapshot_key(seq), &text_item(b"mine"));
-    let seq = engine.commit_at_newest(keep).unwrap();
+    let seq = engine.commit_at_newest(Admit::User, keep).unwrap();
     let mut batch = Batch::new();
     batch.delete(b"small");
     engine.commit(&batch, None, Admit::User).unwrap();

@@ -27,7 +27,9 @@ fn put(engine: &TestEngine, key: &[u8], text: &[u8]) {
 }
 
 pub(super) fn make_snapshot(engine: &TestEngine) -> Seq {
-    engine.commit_at_newest(&mut |seq, batch| batch.put(&snapshot_key(seq), &text_item(b"mine"))).unwrap()
+    engine
+        .commit_at_newest(Admit::User, &mut |seq, batch| batch.put(&snapshot_key(seq), &text_item(b"mine")))
+        .unwrap()
 }
 
 fn removal(seq: Seq) -> Batch {
@@ -167,7 +169,9 @@ fn an_engine_that_only_reads_shows_snapshots_and_makes_none() {
     let options = EngineOptions { read_only: true, ..small(Background::Manual) };
     let engine = Engine::open(log, recovered, ListSchema, options).unwrap();
     assert_eq!(value(&engine, b"key", seq), Some(text_item(b"then")));
-    assert!(engine.commit_at_newest(&mut |seq, batch| batch.put(&snapshot_key(seq), b"")).is_err());
+    assert!(
+        engine.commit_at_newest(Admit::User, &mut |seq, batch| batch.put(&snapshot_key(seq), b"")).is_err()
+    );
     assert!(engine.drop_snapshot(seq, &removal(seq)).is_err());
     assert!(engine.snapshot_at(seq).is_some());
 }

@@ -26,7 +26,7 @@ pub(in crate::tests) fn make_domain(
         let record = made.insert(DomainRecord { domain, origin, removed_at: None });
         batch.put(&domain_key(domain), &domain_value(record));
     };
-    store.commit_at_newest(&mut build).unwrap();
+    store.commit_at_newest(Admit::User, &mut build).unwrap();
     made.unwrap()
 }
 
@@ -36,7 +36,7 @@ pub(in crate::tests) fn remove_domain(store: &impl SnapshotStore, record: Domain
         removed.removed_at = Some(newest);
         batch.put(&domain_key(record.domain), &domain_value(&removed));
     };
-    store.commit_at_newest(&mut build).unwrap();
+    store.commit_at_newest(Admit::User, &mut build).unwrap();
     removed
 }
 
@@ -47,7 +47,7 @@ pub(in crate::tests) fn release_origin(store: &impl SnapshotStore, record: Domai
         released.origin = record.origin.map(|of| DomainOrigin { released_at: Some(newest), ..of });
         batch.put(&domain_key(record.domain), &domain_value(&released));
     };
-    store.commit_at_newest(&mut build).unwrap();
+    store.commit_at_newest(Admit::User, &mut build).unwrap();
     released
 }
 

@@ -29,7 +29,7 @@ pub(in crate::tests) fn end_rollback(store: &impl SnapshotStore, record: Rollbac
         ended.ended_at = Some(at);
         batch.put(&rollback_key(&ended), &rollback_value(&ended));
     };
-    store.commit_at_newest(&mut build).unwrap();
+    store.commit_at_newest(Admit::User, &mut build).unwrap();
     ended
 }
 
