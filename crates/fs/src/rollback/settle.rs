@@ -26,6 +26,10 @@ use crate::schema::FsSchema;
 /// Keys of one commit: a call that must be alone waits for it.
 const COMMIT_KEYS: usize = 128;
 
+/// Bytes of keys and values that are written again between two syncs. So the sync of another caller, and that
+/// of another rollback, has little more to write than its own changes.
+const SYNC_BYTES: usize = 256 << 10;
+
 /// How far the oldest rollback is settled, in this opening.
 #[derive(Debug, Default)]
 pub(crate) struct SettledPart {
@@ -33,6 +37,8 @@ pub(crate) struct SettledPart {
     of: Seq,
     /// The first key that is not settled.
     next: Vec<u8>,
+    /// Bytes that were written again since the last sync here.
+    unsynced_bytes: usize,
 }
 
 /// The key of a rollback's record.
@@ -85,7 +91,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let commits = self.engine.seqs_to_settle(rollback);
         let (start, end) = volume_keys(self.volume);
         if settled.of != rollback.at {
-            *settled = SettledPart { of: rollback.at, next: start.to_vec() };
+            *settled = SettledPart { of: rollback.at, next: start.to_vec(), unsynced_bytes: 0 };
             self.return_orphans_of_then();
             self.reap()?;
         }
@@ -99,7 +105,11 @@ impl<E: Storage + SnapshotStore> Fs<E> {
                 keys.pop();
             }
             for page in self.pages(&keys)? {
-                self.write_again(page)?;
+                settled.unsynced_bytes += self.write_again(page)?;
+                if settled.unsynced_bytes >= SYNC_BYTES {
+                    self.engine.sync(Seq::MAX)?;
+                    settled.unsynced_bytes = 0;
+                }
             }
             let Some(next) = next else { break };
             settled.next = next;
@@ -142,8 +152,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         Ok(pages)
     }
 
-    /// Writes what readers see of these keys.
-    fn write_again(&self, keys: &[Box<[u8]>]) -> Result<(), FsError> {
+    /// Writes what readers see of these keys. Returns the bytes of keys and values.
+    fn write_again(&self, keys: &[Box<[u8]>]) -> Result<usize, FsError> {
         let committed = {
             let _guard = self.enter_unrecorded();
             self.commit_again(keys)
@@ -163,7 +173,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         }
     }
 
-    fn commit_again(&self, keys: &[Box<[u8]>]) -> Result<(), FsError> {
+    fn commit_again(&self, keys: &[Box<[u8]>]) -> Result<usize, FsError> {
         let _pin = self.pin_to_commit()?;
         let snapshot = self.engine.snapshot();
         let at = self.engine.seq(&snapshot);
@@ -180,7 +190,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             return Err(FsError::NoSpace);
         }
         match self.engine.commit(&batch, Some(&ReadSet::new(at, keys, [])), Admit::User) {
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(batch.bytes()),
             Err(CommitError::Conflict) => Err(FsError::Conflict { call: "settle", path: "/".into() }),
             Err(error) => Err(error.into()),
         }

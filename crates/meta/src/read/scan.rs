@@ -2,7 +2,7 @@
 //! runs.
 //!
 //! ```text
-//!   active shards ─▶ KeyOrder::walk ┐ a piece: at most WINDOW_KEYS_MAX keys,   bound
+//!   active shards ─▶ KeyOrder::walk ┐ a piece: at most PASSED_KEYS_MAX keys,   bound
 //!                                   ├▶ of each the versions that matter          │
 //!   frozen memtable ▶ FrozenKeys ───┘  ├────────────── piece ───────────────────┤
 //!                                                        │
@@ -13,7 +13,8 @@
 //!
 //! A scan forward goes from the range's start up, one backward from its end down. *Before* and *after* below
 //! mean the order of the scan. The copy of a piece is its `MemoryWindow`. A full piece has a bound, its last
-//! key: `read_window` stops there, and the scan copies the next piece from there on.
+//! key: `read_window` stops there, and the scan copies the next piece from there on. A piece may be full and
+//! hold nothing.
 //!
 //! # Invariants
 //! 1. A piece is copied under the locks of all shards, together with the table set of that moment. So no
@@ -41,6 +42,10 @@ use crate::table_set::TableSet;
 /// Keys that one piece copies at most, and bytes after which it ends.
 const WINDOW_KEYS_MAX: usize = 1024;
 const WINDOW_BYTES_MAX: usize = 256 * 1024;
+
+/// Keys that one piece passes at most, copied or not: a reader of an old seq needs no version of a key that is
+/// new since, and commits wait for the locks.
+const PASSED_KEYS_MAX: usize = 4 * WINDOW_KEYS_MAX;
 
 struct CopiedVersion {
     key_end: usize,
@@ -166,12 +171,18 @@ struct PieceMaker<'a> {
     hidden_of: HiddenOf<'a>,
     /// The key taken last, whether or not a version of it was copied.
     last: Vec<u8>,
+    /// Keys that were taken.
+    passed: usize,
 }
 
 impl PieceMaker<'_> {
+    fn is_full(&self) -> bool {
+        self.window.is_full() || self.passed >= PASSED_KEYS_MAX
+    }
+
     /// Copies the frozen keys before `until`, or all that are left, while there is room.
     fn copy_frozen(&mut self, until: Option<&[u8]>) {
-        while !self.window.is_full()
+        while !self.is_full()
             && let Some((shard, slot)) = self.frozen.front()
         {
             let key = shard.entry(slot).key;
@@ -207,16 +218,17 @@ impl PieceMaker<'_> {
     fn took(&mut self, key: &[u8]) {
         self.last.clear();
         self.last.extend_from_slice(key);
+        self.passed += 1;
     }
 
     /// The piece; one that is not full reaches to the end of the range.
     fn finish(mut self) -> MemoryWindow {
         self.copy_frozen(None);
         assert!(
-            self.window.is_full() || self.frozen.rest.is_empty(),
+            self.is_full() || self.frozen.rest.is_empty(),
             "a piece without a bound holds every key of the rest of the range"
         );
-        if self.window.is_full() {
+        if self.is_full() {
             self.window.bound = Some(self.last);
         }
         self.window
@@ -277,15 +289,15 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         order.refresh(active);
         let frozen = FrozenKeys::new(shards[0].frozen.as_deref(), range, forward);
         let (window, last) = (MemoryWindow::default(), Vec::new());
-        let mut maker = PieceMaker { window, frozen, at, hidden_of: &hidden_of, last };
+        let mut maker = PieceMaker { window, frozen, at, hidden_of: &hidden_of, last, passed: 0 };
         order.walk(range.start, range.end, forward, active, |key, item| {
             maker.copy_frozen(Some(key));
             // The frozen keys may have filled the piece: then this key belongs to the next one.
-            if maker.window.is_full() {
+            if maker.is_full() {
                 return false;
             }
             maker.copy_active(active(item.shard()), key);
-            !maker.window.is_full()
+            !maker.is_full()
         });
         (maker.finish(), Arc::clone(&shards[0].table_set))
     }

@@ -10,8 +10,8 @@ use warpfire_units::Seq;
 use super::small;
 use crate::testing::{ListSchema, pointer_item, snapshot_key, text_item};
 use crate::{
-    Background, Batch, Engine, EngineOptions, KeyRange, MetaError, SeqRange, SliceStore, SnapshotStore,
-    SnapshotView, Store,
+    Background, Batch, Direction, Engine, EngineOptions, KeyRange, MetaError, ScanPage, SeqRange, SliceStore,
+    SnapshotStore, SnapshotView, Store,
 };
 
 type TestEngine = Engine<MemLog, ListSchema>;
@@ -272,4 +272,50 @@ fn keys_changed_between_snapshots_are_those_with_a_commit_between_whatever_was_c
             }
         }
     }
+}
+
+/// A piece of a scan ends after keys that are new since, too: nobody waits while a reader of then passes a
+/// whole memtable of them. What it shows is all the same.
+#[test]
+fn readers_of_a_snapshot_pass_more_new_keys_than_a_piece_takes() {
+    const KEYS: u64 = 20_000;
+    let options = EngineOptions { memtable_bytes: 64 << 20, ..small(Background::Manual) };
+    let engine = Engine::open(MemLog::new(), RecoveredLog::empty(), ListSchema, options).unwrap();
+    let key = |n: u64| format!("file {n:06}").into_bytes();
+    // Few keys of then, between very many that are new.
+    let then: Vec<u64> = (0..KEYS).filter(|n| mix(*n).is_multiple_of(500)).collect();
+    let nothing = engine.snapshot();
+    for n in &then {
+        put(&engine, &key(*n), b"then");
+    }
+    let seq = make_snapshot(&engine);
+    let expected: Vec<Vec<u8>> = then.iter().map(|n| key(*n)).collect();
+    let check = |what: &str| {
+        let range = KeyRange { start: b"file", end: Some(b"filf") };
+        for direction in [Direction::Forward, Direction::Backward] {
+            let mut page = ScanPage::default();
+            engine.scan(range, seq, direction, usize::MAX, usize::MAX, &mut page).unwrap();
+            let mut listed: Vec<Vec<u8>> = page.iter().map(|entry| entry.key.to_vec()).collect();
+            if direction == Direction::Backward {
+                listed.reverse();
+            }
+            assert!(listed == expected, "{what}, {direction:?}");
+        }
+        let commits = SeqRange { after: engine.seq(&nothing), upto: seq };
+        let changed = engine.changed_between(range, commits, usize::MAX).unwrap();
+        assert!(changed.iter().map(|key| key.to_vec()).eq(expected.iter().cloned()), "{what}");
+    };
+    check("no new key");
+    for n in (0..KEYS).filter(|n| then.binary_search(n).is_err()) {
+        put(&engine, &key(n), b"now");
+    }
+    check("new keys in the active memtable");
+    assert!(engine.inner_for_tests().freeze().unwrap());
+    check("new keys in the frozen one");
+    for n in (0..KEYS).step_by(3).filter(|n| then.binary_search(n).is_err()) {
+        put(&engine, &key(n), b"later");
+    }
+    check("new keys in both");
+    engine.flush().unwrap();
+    check("new keys in tables");
 }
