@@ -2,9 +2,9 @@
 //!
 //! `cargo run --release -p warpfire --example many_snapshots -- IMAGE [COUNT]` makes a pool in IMAGE, which
 //! it overwrites, and COUNT snapshots (1,000,000 by default) with a change of a file before each. It prints
-//! the time and the bytes on the device for a thousand of them at the beginning and at the end, the time of a
-//! snapshot with its sync beside that of a synced file, the time and the memory of an opening with no snapshot
-//! and with all, and the time of finding, listing and deleting.
+//! the time and the bytes on the device for a thousand of them at the beginning and at the end, the time of
+//! a snapshot with its sync beside that of a synced file, the time and the memory of an opening with no
+//! snapshot and with all, and the time of finding, listing and deleting.
 
 use std::error::Error;
 use std::fs;

@@ -43,8 +43,8 @@ use crate::table_set::TableSet;
 const WINDOW_KEYS_MAX: usize = 1024;
 const WINDOW_BYTES_MAX: usize = 256 * 1024;
 
-/// Keys that one piece passes at most, copied or not: a reader of an old seq needs no version of a key that is
-/// new since, and commits wait for the locks.
+/// Keys that one piece passes at most, copied or not: a reader of an old seq needs no version of a key that
+/// is new since, and commits wait for the locks.
 const PASSED_KEYS_MAX: usize = 4 * WINDOW_KEYS_MAX;
 
 struct CopiedVersion {
