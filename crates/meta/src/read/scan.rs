@@ -593,3 +593,38 @@ enum KeySource {
     MemoryWindow,
     Cursor(usize),
 }
+
+#[cfg(test)]
+mod tests {
+    use warpfire_log::{Admit, MemLog, RecoveredLog};
+
+    use super::*;
+    use crate::testing::{ListSchema, text_item};
+    use crate::{Background, Batch, Engine, EngineOptions, Store};
+
+    /// Commits wait while a piece is copied, so it ends also when its reader needs none of the keys.
+    #[test]
+    fn a_piece_passes_few_keys_that_its_reader_does_not_need() {
+        let memory = EngineOptions { memtable_bytes: 64 << 20, ..EngineOptions::default() };
+        let options = EngineOptions { background: Background::Manual, ..memory };
+        let engine = Engine::open(MemLog::new(), RecoveredLog::empty(), ListSchema, options).unwrap();
+        let then = engine.snapshot();
+        let mut batch = Batch::new();
+        for n in 0..4 * PASSED_KEYS_MAX {
+            batch.put(format!("file {n:06}").as_bytes(), &text_item(b"new"));
+        }
+        engine.commit(&batch, None, Admit::User).unwrap();
+        let inner = engine.inner_for_tests();
+        for frozen in [false, true] {
+            assert!(!frozen || inner.freeze().unwrap());
+            for forward in [false, true] {
+                let range = KeyRange { start: b"file", end: None };
+                let at = (engine.seq(&then), &HiddenSeqs::default());
+                let (window, _) = inner.window(range, at, forward);
+                let last = if forward { PASSED_KEYS_MAX - 1 } else { 3 * PASSED_KEYS_MAX };
+                assert_eq!(window.keys, 0, "frozen {frozen}, forward {forward}");
+                assert_eq!(window.bound, Some(format!("file {last:06}").into_bytes()));
+            }
+        }
+    }
+}
