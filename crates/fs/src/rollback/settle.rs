@@ -198,7 +198,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
 
     /// Ends a rollback of which every hidden key was written again.
     fn end_rollback(&self, rollback: &RollbackRecord) -> Result<(), FsError> {
-        // The way to get space back: until it has ended, the snapshots of the tree hold more than they show.
+        // From the reserve: until it has ended, deleting the snapshot that it went back to frees nothing.
         self.engine.commit_at_newest(Admit::Reserve, &mut |seq, batch| {
             let mut value = Vec::new();
             RolledBack { to: rollback.to, ended_at: Some(seq) }.encode(&mut value);
