@@ -106,10 +106,22 @@ impl SharedPool {
             let _ = self.health.store(&self.open_pool);
             let _ = self.wishes.store(&self.open_pool);
             // So that a rollback is settled also in a pool that is never open for long.
-            let until_nanos = SystemClock.monotonic_nanos().saturating_add(SETTLE_NANOS);
-            let _ = self.open_pool.fs.settle_rollbacks(&mut || SystemClock.monotonic_nanos() < until_nanos);
+            self.settle_rollbacks();
         }
         Ok(self.open_pool.fs.close()?)
+    }
+
+    /// Settles rollbacks for a moment. What a full pool refuses is tried again by a later call.
+    fn settle_rollbacks(&self) {
+        let until_nanos = SystemClock.monotonic_nanos().saturating_add(SETTLE_NANOS);
+        let _ = self.open_pool.fs.settle_rollbacks(&mut || SystemClock.monotonic_nanos() < until_nanos);
+    }
+
+    /// As `settle_rollbacks`, in a pool without background threads, which do that elsewhere.
+    fn settle_without_threads(&self) {
+        if !self.open_pool.has_background {
+            self.settle_rollbacks();
+        }
     }
 }
 
@@ -199,6 +211,7 @@ impl Warpfire {
     /// # Errors
     /// `ReadOnly` if too many devices failed. Changes that an earlier sync made durable are safe.
     pub fn sync(&self) -> Result<()> {
+        self.shared.settle_without_threads();
         Ok(self.fs().sync()?)
     }
 

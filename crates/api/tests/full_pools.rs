@@ -167,3 +167,45 @@ fn a_full_pool_is_rolled_back_and_has_room_again() {
         assert!(pool.read("/large-0").is_err(), "what filled the pool is gone");
     }
 }
+
+/// A full pool goes to and fro between two trees, and then everything is deleted. Rollbacks that are not
+/// settled hold the bytes of both trees, which count as free: callers wait until they are.
+#[test]
+fn a_full_pool_that_was_rolled_back_many_times_has_room_once_everything_is_deleted() {
+    for background in [false, true] {
+        let options = Pool::options().zone_bytes(1 << 20).background(background);
+        let pool = options.size_bytes(96 << 20).in_memory().unwrap();
+        pool.write("/keep", vec![8; 8 << 20]).unwrap();
+        pool.create_snapshot("0").unwrap();
+        let mut files = 0;
+        while pool.write(format!("/{files}"), vec![7; 1 << 20]).is_ok() {
+            files += 1;
+        }
+        pool.remove_file("/keep").unwrap();
+        let mut rollbacks = 0;
+        for n in 0..40 {
+            match pool.roll_back_to_snapshot(n.to_string(), (n + 1).to_string()) {
+                Ok(_) => rollbacks += 1,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                    break;
+                }
+            }
+        }
+        assert!(rollbacks > 4, "only {rollbacks} rollbacks");
+        for n in 0..=rollbacks {
+            pool.delete_snapshot(n.to_string()).unwrap();
+        }
+        for entry in pool.read_dir("/").unwrap() {
+            pool.remove_file(format!("/{}", entry.unwrap().file_name().to_str().unwrap())).unwrap();
+        }
+        pool.sync().unwrap();
+        let free_bytes = pool.space().unwrap().available_bytes;
+        assert!(free_bytes > 64 << 20, "{free_bytes} bytes are free");
+        for n in 0..64 {
+            let written = pool.write(format!("/after-{n}"), vec![9; 1 << 20]);
+            written
+                .unwrap_or_else(|e| panic!("background {background}, {rollbacks} rollbacks, file {n}: {e}"));
+        }
+    }
+}

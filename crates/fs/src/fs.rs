@@ -351,7 +351,12 @@ impl<E: Storage> Fs<E> {
     /// A pin for a call that commits slices which it has read. Room for the commit comes first: under the pin
     /// reclaim could free nothing.
     pub(crate) fn pin_to_commit(&self) -> Result<Pin, FsError> {
-        self.engine.find_room(COMMIT_ROOM_BYTES);
+        self.pin_to_commit_as(Admit::User)
+    }
+
+    /// As `pin_to_commit`, for a commit that may use the reserve, or not.
+    pub(crate) fn pin_to_commit_as(&self, admit: Admit) -> Result<Pin, FsError> {
+        self.engine.find_room(COMMIT_ROOM_BYTES, admit);
         Ok(self.engine.pin()?)
     }
 

@@ -285,6 +285,11 @@ impl OriginTable {
         all.any(|rollback| at <= rollback.at && rollback.ended_at.is_none())
     }
 
+    /// Number of rollbacks that have not ended.
+    pub(crate) fn unsettled_rollbacks(&self) -> usize {
+        self.rollbacks.values().flatten().filter(|rollback| rollback.ended_at.is_none()).count()
+    }
+
     /// Whether all rollbacks of a domain before this seq have ended.
     pub(crate) fn have_ended_before(&self, domain: DomainId, at: Seq) -> bool {
         let older = self.rollbacks_of(Some(domain)).iter().filter(|rollback| rollback.at < at);

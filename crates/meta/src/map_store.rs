@@ -413,12 +413,12 @@ impl<S: Schema> Store for MapStore<S> {
         self.reserved.add(bytes);
     }
 
-    fn has_room(&self, bytes: u64) -> bool {
-        usize::try_from(bytes).is_ok_and(|bytes| self.admit(&self.state.lock(), bytes, Admit::User).is_ok())
+    fn has_room(&self, bytes: u64, admit: Admit) -> bool {
+        usize::try_from(bytes).is_ok_and(|bytes| self.admit(&self.state.lock(), bytes, admit).is_ok())
     }
 
     /// Does nothing: there is nothing to reclaim.
-    fn find_room(&self, _bytes: u64) {}
+    fn find_room(&self, _bytes: u64, _admit: Admit) {}
 
     fn changed_keys(&self, reads: &ReadSet, max: usize) -> Result<Option<Vec<Box<[u8]>>>, MetaError> {
         let changed = Self::changed(&self.state.lock(), reads);

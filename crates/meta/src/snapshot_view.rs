@@ -83,12 +83,12 @@ impl<E: Storage> Store for SnapshotView<E> {
     /// Does nothing: the store below keeps the room.
     fn add_reserved(&self, _bytes: i64) {}
 
-    fn has_room(&self, _bytes: u64) -> bool {
+    fn has_room(&self, _bytes: u64, _admit: Admit) -> bool {
         false
     }
 
     /// Does nothing: nothing is committed.
-    fn find_room(&self, _bytes: u64) {}
+    fn find_room(&self, _bytes: u64, _admit: Admit) {}
 
     /// Does nothing: a snapshot has no sync points.
     fn set_sync_point_hook(&self, _hook: SyncPointHook) {}

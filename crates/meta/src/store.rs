@@ -303,13 +303,13 @@ pub trait Store: Send + Sync + 'static {
     /// commit that adds to the sum `RESERVED` fails with `NoSpace` if there is no room for that.
     fn add_reserved(&self, bytes: i64);
 
-    /// Whether new user bytes would be admitted at once, without any work to make room.
-    fn has_room(&self, bytes: u64) -> bool;
+    /// Whether new bytes would be admitted at once, without any work to make room.
+    fn has_room(&self, bytes: u64, admit: Admit) -> bool;
 
     /// Reclaims, if a commit of so many bytes would have to. A caller that pins the slices of its commit
     /// calls this first: later its own pin would keep the segments that reclaim empties. Nothing is promised:
     /// the commit itself has the error.
-    fn find_room(&self, bytes: u64);
+    fn find_room(&self, bytes: u64, admit: Admit);
 
     /// The keys of the read set that have changed since `reads.at`, each once; `None` if there are more than
     /// `max`. It has every change that a snapshot taken before the call sees. Changes that are made during

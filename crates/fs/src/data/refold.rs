@@ -150,7 +150,7 @@ impl<E: Storage> Fs<E> {
     /// Whether the pool has room at once. Reclaim is not for upkeep, which comes again and again: writes of
     /// reserved bytes on a full pool would each wait for it.
     fn has_room_for_upkeep(&self) -> bool {
-        self.engine.has_room(u64::from(REGION_INLINE_BYTES_MAX))
+        self.engine.has_room(u64::from(REGION_INLINE_BYTES_MAX), Admit::User)
     }
 
     /// Commits a value that was written whole. On a full pool it changes nothing and succeeds: upkeep can

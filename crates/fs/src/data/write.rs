@@ -100,7 +100,7 @@ impl<E: Storage> Fs<E> {
         let len = source.len();
         if state.layout == Layout::Inline
             || !matches!(source, WriteSource::Bytes(_))
-            || self.engine.has_room(len)
+            || self.engine.has_room(len, Admit::User)
         {
             return Ok(false);
         }
@@ -123,7 +123,7 @@ impl<E: Storage> Fs<E> {
         let has_reserved = self.has_reserved(node);
         // With room for all, a write of reserved bytes is like any other.
         if has_reserved
-            && !self.engine.has_room(data.len() as u64)
+            && !self.engine.has_room(data.len() as u64, Admit::User)
             && let Some(offset) = self.write_reserved(caller, node, position, data)?
         {
             return Ok(offset);

@@ -179,7 +179,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     ) -> Result<(), FsError> {
         let _exclusive = self.call_gate.enter_exclusive();
         // From the first read of a pointer to the commit that names it again.
-        let _pin = self.pin_to_commit()?;
+        let _pin = self.pin_to_commit_as(Admit::Reserve)?;
         let newest = self.engine.snapshot();
         let commits = SeqRange { after: then, upto: self.engine.seq(&newest) };
         self.check_kept(kept)?;

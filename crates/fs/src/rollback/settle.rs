@@ -154,15 +154,18 @@ impl<E: Storage + SnapshotStore> Fs<E> {
 
     /// Writes what readers see of these keys. Returns the bytes of keys and values.
     fn write_again(&self, keys: &[Box<[u8]>]) -> Result<usize, FsError> {
-        let committed = {
-            let _guard = self.enter_unrecorded();
-            self.commit_again(keys)
-        };
-        match committed {
-            Err(FsError::Conflict { .. }) => {}
-            committed => return committed,
+        // Twice beside other calls: one that waits for room would wait for this one, if this waited for it.
+        for _ in 0..2 {
+            let committed = {
+                let _guard = self.enter_unrecorded();
+                self.commit_again(keys)
+            };
+            match committed {
+                Err(FsError::Conflict { .. }) => {}
+                committed => return committed,
+            }
         }
-        // Others have changed some of them since they were read.
+        // Others change them again and again.
         let _exclusive = self.call_gate.enter_exclusive();
         loop {
             match self.commit_again(keys) {
@@ -174,7 +177,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     }
 
     fn commit_again(&self, keys: &[Box<[u8]>]) -> Result<usize, FsError> {
-        let _pin = self.pin_to_commit()?;
+        // Without a search for room, as a user would have it: that would wait for what settling gains.
+        let _pin = self.engine.pin()?;
         let snapshot = self.engine.snapshot();
         let at = self.engine.seq(&snapshot);
         let (mut batch, mut value) = (Batch::new(), Vec::new());
@@ -185,15 +189,27 @@ impl<E: Storage + SnapshotStore> Fs<E> {
                 batch.delete(key);
             }
         }
-        // Reclaim is for the writes of callers: settling comes again and again.
-        if !self.engine.has_room(batch.bytes() as u64) {
+        if !self.has_room_to_settle(batch.bytes() as u64)? {
             return Err(FsError::NoSpace);
         }
-        match self.engine.commit(&batch, Some(&ReadSet::new(at, keys, [])), Admit::User) {
+        // Not as a user, for the same reason.
+        match self.engine.commit(&batch, Some(&ReadSet::new(at, keys, [])), Admit::Reserve) {
             Ok(_) => Ok(batch.bytes()),
             Err(CommitError::Conflict) => Err(FsError::Conflict { call: "settle", path: "/".into() }),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether some bytes may be written again now. Reclaim is for the writes of callers: settling comes
+    /// again and again. In a full pool it takes half of what the reserve has for deletions, because without
+    /// it deletions free nothing.
+    fn has_room_to_settle(&self, bytes: u64) -> Result<bool, FsError> {
+        if self.engine.has_room(bytes, Admit::User) {
+            return Ok(true);
+        }
+        // Deletions have a third of the reserve.
+        let kept_bytes = self.engine.space()?.reserve_bytes / 6;
+        Ok(self.engine.has_room(bytes.saturating_add(kept_bytes), Admit::Reserve))
     }
 
     /// Ends a rollback of which every hidden key was written again.

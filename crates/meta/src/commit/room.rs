@@ -160,8 +160,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     }
 
     /// Makes room as for a commit, and returns the grant at once.
-    pub(crate) fn find_room(&self, bytes: u64) {
-        if let Ok(grant) = self.make_room(bytes, Admit::User) {
+    pub(crate) fn find_room(&self, bytes: u64, admit: Admit) {
+        if let Ok(grant) = self.make_room(bytes, admit) {
             let written_bytes = self.usage.written_bytes.fetch_sub(grant, Ordering::Relaxed);
             debug_assert!(written_bytes >= grant, "a grant is counted until it is returned");
             self.usage.active_bytes.fetch_sub(grant, Ordering::Relaxed);

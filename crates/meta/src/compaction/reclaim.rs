@@ -19,7 +19,8 @@
 //!    refuses at once (`tests::space::a_full_pool_refuses_at_once`). A pool with enough garbage, or with new
 //!    deletions, gives its thread time (`tests::space::a_caller_waits_for_garbage_on_a_busy_machine`,
 //!    `tests::space::a_caller_waits_for_deletions_on_a_busy_machine`), and waits for the readers that keep it
-//!    (`tests::space::a_caller_waits_for_readers_that_keep_garbage`).
+//!    (`tests::space::a_caller_waits_for_readers_that_keep_garbage`). A rollback that is not settled holds
+//!    bytes that were deleted since: callers wait for that too (`api/tests/full_pools.rs`).
 //! 3. A caller that waits holds no lock of the engine (assert in debug builds: the ranks of the locks).
 
 use std::time::Duration;
@@ -60,6 +61,10 @@ const OF_A_FULL_POOL: Patience = Patience { gains_max: 20, idle_waits_max: 1 };
 /// is compacted. Five seconds without a gain at most.
 const AFTER_DELETIONS: Patience = Patience { gains_max: 20, idle_waits_max: 50 };
 
+/// Waits of `WAIT` without a gain for rollbacks that are being settled: they hold deleted bytes. Each one
+/// that is settled begins the count again.
+const WAITS_FOR_SETTLING_MAX: u32 = 50;
+
 /// Where the garbage suffices: only a thread that is busy with other work, or a device that is slow, can keep
 /// it from being freed. Ten seconds without a gain at most.
 const WHERE_GARBAGE_SUFFICES: Patience = Patience { gains_max: 2_000, idle_waits_max: 100 };
@@ -86,6 +91,39 @@ struct ReclaimState {
     snapshots_released: u64,
 }
 
+/// A caller's wait for rollbacks that are being settled.
+#[derive(Debug)]
+struct SettlingWait {
+    /// The caller may wait. It does not settle them itself.
+    is_allowed: bool,
+    /// Number of those that were left at the last look.
+    left: usize,
+    idle_waits: u32,
+}
+
+impl SettlingWait {
+    fn new(is_allowed: bool) -> SettlingWait {
+        SettlingWait { is_allowed, left: 0, idle_waits: 0 }
+    }
+
+    /// Whether the caller waits on. `count` says how many rollbacks are left.
+    fn goes_on(&mut self, count: impl FnOnce() -> usize) -> bool {
+        if !self.is_allowed {
+            return false;
+        }
+        let left = count();
+        if left < self.left {
+            self.idle_waits = 0;
+        }
+        self.left = left;
+        left > 0 && self.idle_waits < WAITS_FOR_SETTLING_MAX
+    }
+
+    fn has_ended_in_vain(&self) -> bool {
+        self.left > 0 && self.idle_waits >= WAITS_FOR_SETTLING_MAX
+    }
+}
+
 impl ReclaimState {
     /// Whether as many deletions and dropped snapshots let a step gain as at another time.
     fn allows_the_same_as(&self, other: &ReclaimState) -> bool {
@@ -108,6 +146,8 @@ struct DemandState {
     gains: u64,
     /// How things stood when the loop last came to nothing.
     failed_at: Option<ReclaimState>,
+    /// How things stood when a caller last waited in vain for rollbacks to be settled.
+    unsettled_at: Option<ReclaimState>,
 }
 
 impl Reclaim {
@@ -130,8 +170,8 @@ impl Reclaim {
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
-    /// Asks the log to admit `bytes`, beside the room that is kept for the bytes in memory, which become
-    /// tables, and for reserved bytes. If there is none, a flush and reclaim make it as far as they gain.
+    /// Asks the log to admit `bytes`, beside what `with_kept` adds. If there is no room, a flush and reclaim
+    /// make it as far as they gain.
     pub(crate) fn admit(&self, bytes: u64, admit: Admit) -> Result<(), MetaError> {
         if is_planted(PlantedBug::RefusedWithRoom)
             && admit == Admit::User
@@ -140,13 +180,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             return Err(MetaError::Log(LogError::NoSpace));
         }
         // Read anew each time: flushes empty memory, and other writes claim and return reserved bytes.
-        let with_kept = || {
-            let reserved_bytes = match admit {
-                Admit::User | Admit::Reserved(_) => self.reserved.room(),
-                Admit::Reserve => 0,
-            };
-            bytes.saturating_add(self.usage.in_memory_bytes()).saturating_add(reserved_bytes)
-        };
+        let with_kept = || self.with_kept(bytes, admit);
         let admitted = || self.log.admit(with_kept(), admit).map_err(MetaError::from);
         match admitted() {
             Err(e) if e.is_no_space() => {}
@@ -155,7 +189,17 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         if admit == Admit::User {
             self.flush_for_room(bytes)?;
         }
-        self.reclaim(with_kept(), admitted)
+        let settling = SettlingWait::new(admit == Admit::User);
+        self.reclaim_or_wait(with_kept(), settling, admitted)
+    }
+
+    /// Bytes, with those in memory, which become tables, and those that are kept for reserved bytes.
+    pub(crate) fn with_kept(&self, bytes: u64, admit: Admit) -> u64 {
+        let reserved_bytes = match admit {
+            Admit::User | Admit::Reserved(_) => self.reserved.room(),
+            Admit::Reserve => 0,
+        };
+        bytes.saturating_add(self.usage.in_memory_bytes()).saturating_add(reserved_bytes)
     }
 
     /// Makes `enough` succeed, which needs some `bytes`: by reclaim on this thread, or with threads by
@@ -163,6 +207,16 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     pub(crate) fn reclaim<T>(
         &self,
         bytes: u64,
+        enough: impl FnMut() -> Result<T, MetaError>,
+    ) -> Result<T, MetaError> {
+        self.reclaim_or_wait(bytes, SettlingWait::new(false), enough)
+    }
+
+    /// As `reclaim`, which does not wait for rollbacks: whoever settles them calls it too.
+    fn reclaim_or_wait<T>(
+        &self,
+        bytes: u64,
+        mut settling: SettlingWait,
         mut enough: impl FnMut() -> Result<T, MetaError>,
     ) -> Result<T, MetaError> {
         match enough() {
@@ -180,12 +234,19 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 Err(e) if e.is_no_space() => {}
                 other => return other,
             }
-            let may_gain =
-                self.demand(bytes) || (idle_waits < WAITS_FOR_READERS_MAX && self.waits_for_readers(bytes));
+            let waits_for_settling = settling.goes_on(|| self.rollbacks_to_settle());
+            let may_gain = self.demand(bytes)
+                || waits_for_settling
+                || (idle_waits < WAITS_FOR_READERS_MAX && self.waits_for_readers(bytes));
             if !may_gain {
                 break;
             }
-            if self.reclaim.wait_for_gain(seen, WAIT) {
+            let has_gained = self.reclaim.wait_for_gain(seen, WAIT);
+            if waits_for_settling {
+                settling.idle_waits += u32::from(!has_gained);
+                continue;
+            }
+            if has_gained {
                 gains += 1;
             } else {
                 idle_waits += 1;
@@ -201,7 +262,23 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 break;
             }
         }
+        if settling.has_ended_in_vain() {
+            // The next caller need not wait as long while nothing changes.
+            self.reclaim.state.lock().unsettled_at = Some(self.reclaim_state());
+        }
         enough()
+    }
+
+    /// Number of rollbacks that may hold deleted bytes until they are settled, beside this call. 0 if a
+    /// caller has waited for that in vain as things stand.
+    fn rollbacks_to_settle(&self) -> usize {
+        let Some(table) = self.domains.get() else { return 0 };
+        let unsettled = table.unsettled_rollbacks();
+        let number = unsettled + table.unneeded_rollbacks(&self.snapshots).len();
+        if number == 0 || self.reclaim.state.lock().unsettled_at == Some(self.reclaim_state()) {
+            return 0;
+        }
+        number
     }
 
     /// Whether something was deleted since the loop last came to nothing.

@@ -70,14 +70,12 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
         self.inner.reserved.add(bytes);
     }
 
-    fn has_room(&self, bytes: u64) -> bool {
-        let in_memory = self.inner.usage.in_memory_bytes();
-        let kept = self.inner.reserved.room();
-        self.inner.log.admit(in_memory.saturating_add(bytes).saturating_add(kept), Admit::User).is_ok()
+    fn has_room(&self, bytes: u64, admit: Admit) -> bool {
+        self.inner.log.admit(self.inner.with_kept(bytes, admit), admit).is_ok()
     }
 
-    fn find_room(&self, bytes: u64) {
-        self.inner.find_room(bytes);
+    fn find_room(&self, bytes: u64, admit: Admit) {
+        self.inner.find_room(bytes, admit);
     }
 
     fn changed_keys(&self, reads: &ReadSet, max: usize) -> Result<Option<Vec<Box<[u8]>>>, MetaError> {

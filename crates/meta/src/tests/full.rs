@@ -232,7 +232,7 @@ fn a_commit_under_a_pin_finds_room_before_it() {
         full.delete(2);
         full.engine.sync(Seq::MAX).unwrap();
         for key in 10_000..10_100 {
-            full.engine.find_room(1000);
+            full.engine.find_room(1000, Admit::User);
             let _pin = full.engine.pin().unwrap();
             full.put(key, 500).unwrap_or_else(|e| panic!("seed {seed}, key {key}: {e}"));
         }

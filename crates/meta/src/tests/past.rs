@@ -356,7 +356,7 @@ fn a_full_pool_puts_the_past_off() {
     }
     // Other bytes fill the pool.
     let mut filler = 0u32;
-    while engine.has_room(4096) && filler < 4000 {
+    while engine.has_room(4096, Admit::User) && filler < 4000 {
         let mut batch = Batch::new();
         batch.put(format!("more {filler:05}").as_bytes(), &text_item(&[filler as u8; 3000]));
         if engine.commit(&batch, None, Admit::User).is_err() {

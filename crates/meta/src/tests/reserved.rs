@@ -67,7 +67,7 @@ fn only_a_write_with_a_claim_takes_reserved_room() {
     let most = ((space.free_bytes - space.reserve_bytes) / 10).cast_signed();
     reserve(&engine, 7 * most, None, Admit::User).unwrap();
     let bytes = vec![1; usize::try_from(5 * most).unwrap()];
-    assert!(!engine.has_room(bytes.len() as u64));
+    assert!(!engine.has_room(bytes.len() as u64, Admit::User));
     assert!(engine.write(Stream::Large, &bytes, Admit::User).is_err());
     let claimed = 5 * most.unsigned_abs();
     engine.add_reserved(-5 * most);

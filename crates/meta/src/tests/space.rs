@@ -178,7 +178,7 @@ fn space_is_gained_beside_callers_that_write() {
         engine.release(&slices);
     };
     let mut count = 0;
-    while engine.has_room(2 * SLICE_BYTES as u64) {
+    while engine.has_room(2 * SLICE_BYTES as u64, Admit::User) {
         add(count);
         count += 1;
     }
@@ -194,7 +194,7 @@ fn space_is_gained_beside_callers_that_write() {
     assert!(before > 100, "{before} of 256 segments are worth cleaning");
     let reclaimed = inner.reclaim_here(|| -> Result<(), MetaError> {
         steps += 1;
-        while steps <= 12 && engine.has_room(2 * SLICE_BYTES as u64) {
+        while steps <= 12 && engine.has_room(2 * SLICE_BYTES as u64, Admit::User) {
             add(count);
             count += 1;
         }

@@ -418,12 +418,12 @@ impl<E: Storage, S: Schema> Store for TxStore<E, S> {
     /// Does nothing: the store below keeps the room, and the commit below changes it.
     fn add_reserved(&self, _bytes: i64) {}
 
-    fn has_room(&self, bytes: u64) -> bool {
-        self.below.has_room(bytes)
+    fn has_room(&self, bytes: u64, admit: Admit) -> bool {
+        self.below.has_room(bytes, admit)
     }
 
     /// Does nothing: the commit below finds the room.
-    fn find_room(&self, _bytes: u64) {}
+    fn find_room(&self, _bytes: u64, _admit: Admit) {}
 
     /// Does nothing: a transaction has no sync points.
     fn set_sync_point_hook(&self, _hook: SyncPointHook) {}
