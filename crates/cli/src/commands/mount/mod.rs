@@ -82,7 +82,7 @@ without a path has no effect: Linux does not forward it to FUSE filesystems.";
 /// The smallest cache for metadata that a mount takes.
 const CACHE_BYTES_MIN: u64 = 1 << 20;
 
-/// Arguments of `warpfire mount`.
+// Arguments of `warpfire mount`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -188,10 +188,12 @@ impl ControlSocket {
     }
 
     /// Keeps a client until the end of the mount.
-    fn await_end(&self, mut stream: &UnixStream) -> io::Result<()> {
-        stream.write_all(&Answer::Awaiting.to_line())?;
+    fn await_end(&self, stream: &UnixStream) -> io::Result<()> {
         let kept = stream.try_clone()?;
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock: a client that has this answer learns of the end, however soon it comes. Nobody
+        // waits here for one that does not read.
+        send(stream, &Answer::Awaiting.to_line(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
         while waiting.len() >= WAITING_MAX {
             waiting.pop_front();
         }
