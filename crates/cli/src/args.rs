@@ -83,8 +83,10 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The commands.
+/// The commands. The parser builds the options of the one that is called: those of all take longer than many
+/// calls do. Then a doc comment on the options would take the place of the command's, so they have others.
 #[derive(Subcommand, Debug)]
+#[command(defer = true)]
 pub enum Command {
     /// Make a pool on devices or image files.
     Mkfs(mkfs::Args),
@@ -174,15 +176,31 @@ mod tests {
 
     use super::Cli;
 
+    /// With the options of every command.
+    fn whole() -> clap::Command {
+        let mut program = Cli::command();
+        program.build();
+        program
+    }
+
     #[test]
     fn the_arguments_are_consistent() {
         Cli::command().debug_assert();
     }
 
+    #[test]
+    fn the_options_do_not_change_what_a_command_is_about() {
+        let (named, whole) = (Cli::command(), whole());
+        for command in named.get_subcommands() {
+            let built = whole.find_subcommand(command.get_name()).unwrap();
+            assert_eq!(command.get_about().unwrap().to_string(), built.get_about().unwrap().to_string());
+        }
+    }
+
     /// Paragraphs wrap at the width of the terminal. Lines with an indent are tables and do not.
     #[test]
     fn examples_and_tables_fit_a_terminal_of_80_columns() {
-        let mut commands = vec![Cli::command()];
+        let mut commands = vec![whole()];
         while let Some(command) = commands.pop() {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             for line in help.lines().filter(|line| line.starts_with(' ')) {
@@ -194,7 +212,7 @@ mod tests {
 
     #[test]
     fn every_command_shows_an_example() {
-        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+        for command in whole().get_subcommands().filter(|command| !command.is_hide_set()) {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("warpfire "), "{} has no example", command.get_name());
         }

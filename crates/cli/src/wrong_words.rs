@@ -72,7 +72,9 @@ const PROGRAM: &str = "warpfire";
 
 /// The command that the words name, with the program: `warpfire device add`.
 fn named_command(words: &[OsString]) -> String {
-    let mut command = &Cli::command();
+    let mut program = Cli::command();
+    program.build();
+    let mut command = &program;
     let mut names = vec![PROGRAM];
     for word in words.iter().skip(1) {
         if let Some(named) = command.find_subcommand(word) {

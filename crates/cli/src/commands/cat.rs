@@ -19,7 +19,7 @@ With --json each line is a piece of a file: 'bytes' in base64 that begin at 'off
 
 A file that fails is reported, the others are printed, and the exit code is 1.";
 
-/// Arguments of `warpfire cat`.
+// Arguments of `warpfire cat`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -25,7 +25,7 @@ without u, g, o and a leaves out the bits of the umask. Write '--' before a mode
 Each file is a change of its own. A file that fails is reported, the others are changed, and the exit code \
 is 1.";
 
-/// Arguments of `warpfire chmod`.
+// Arguments of `warpfire chmod`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -22,7 +22,7 @@ number; a name is looked for first.
 Each file is a change of its own. A file that fails is reported, the others are changed, and the exit code \
 is 1.";
 
-/// Arguments of `warpfire chown`.
+// Arguments of `warpfire chown`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct Args {

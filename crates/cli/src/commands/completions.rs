@@ -19,7 +19,7 @@ struct CompletionScript {
     script: String,
 }
 
-/// Arguments of `warpfire completions`.
+// Arguments of `warpfire completions`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

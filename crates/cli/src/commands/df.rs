@@ -19,7 +19,7 @@ Used space is needed by files, tables and open transactions; removed files do no
 may still wait for cleaning. Available space can be written. The rest is kept for deleting and cleaning. \
 'warpfire status' shows the same figures.";
 
-/// Arguments of `warpfire df`.
+// Arguments of `warpfire df`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct Args {

@@ -22,7 +22,7 @@ The space of a file are the bytes of its data, without holes. A file with severa
 that files share by pointers count for each of them; parity does not count. A directory that cannot be \
 read is reported, the rest is counted, and the exit code is 1.";
 
-/// Arguments of `warpfire du`.
+// Arguments of `warpfire du`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct Args {

@@ -26,7 +26,7 @@ A file is found if it meets all conditions. A moment is an age such as 90s, 15m,
 as of 'warpfire touch'. Symbolic links are not followed. A directory that cannot be read is reported, the \
 search goes on, and the exit code is 1.";
 
-/// Arguments of `warpfire find`.
+// Arguments of `warpfire find`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -41,7 +41,7 @@ Exit codes, as fsck(8):
   4  damage was found: repairable from parity, or beyond parity (errors)
   8  the pool could not be checked";
 
-/// Arguments of `warpfire fsck`.
+// Arguments of `warpfire fsck`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

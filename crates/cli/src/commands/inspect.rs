@@ -20,7 +20,7 @@ Examples:
 
 The pool must not be mounted.";
 
-/// Arguments of `warpfire inspect`.
+// Arguments of `warpfire inspect`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -28,8 +28,9 @@ pub struct Args {
     target: InspectTarget,
 }
 
-/// The structures. Every variant begins with the pool.
+// The structures. Every variant begins with the pool.
 #[derive(Subcommand, Debug)]
+#[command(defer = true)]
 enum InspectTarget {
     /// Show the roots on the devices.
     Label {

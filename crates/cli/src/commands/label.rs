@@ -23,7 +23,7 @@ Examples:
   warpfire label /mnt photos         the pool that is mounted on a directory
   warpfire label --clear pool        without a name";
 
-/// Arguments of `warpfire label`.
+// Arguments of `warpfire label`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

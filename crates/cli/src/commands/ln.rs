@@ -21,7 +21,7 @@ A command is one transaction: it makes all links, or after a failure none. The t
 stored as it is written. On a mount an absolute text begins at the root of the system, and not at that of \
 the pool.";
 
-/// Arguments of `warpfire ln`.
+// Arguments of `warpfire ln`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -24,7 +24,7 @@ On a terminal names are shown as a shell reads them, with escapes for bytes that
 Elsewhere they are printed as they are. A name that fails is reported, the others are listed, and the exit \
 code is 1.";
 
-/// Arguments of `warpfire ls`.
+// Arguments of `warpfire ls`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]

@@ -16,7 +16,7 @@ Examples:
   warpfire man /usr/local/share/man/man1
   warpfire man pages && man ./pages/warpfire-mount.1";
 
-/// Arguments of `warpfire man`.
+// Arguments of `warpfire man`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

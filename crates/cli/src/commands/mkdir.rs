@@ -15,7 +15,7 @@ Examples:
 
 A directory that fails is reported, the others are made, and the exit code is 1.";
 
-/// Arguments of `warpfire mkdir`.
+// Arguments of `warpfire mkdir`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -36,7 +36,7 @@ const IMAGE_BYTES_DEFAULT: u64 = 8 << 30;
 /// `mkfs` prints a note if less than this part of the space is left for files.
 const FILE_PERCENT_MIN: u64 = 60;
 
-/// Arguments of `warpfire mkfs`.
+// Arguments of `warpfire mkfs`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

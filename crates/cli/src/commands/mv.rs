@@ -19,7 +19,7 @@ Examples:
 A command is one transaction, on a mount too: it moves all files, or after a failure none. A file that has the new name is \
 replaced. Between pools nothing is moved: copy with 'warpfire cp', then remove with 'warpfire rm'.";
 
-/// Arguments of `warpfire mv`.
+// Arguments of `warpfire mv`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -37,7 +37,7 @@ a snapshot of it, which the next changes need.
 After a cut, everything up to the last mark of the stream is kept: 8 MiB apart at most. Nothing before that is \
 sent again.";
 
-/// Arguments of `warpfire receive`.
+// Arguments of `warpfire receive`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -29,7 +29,7 @@ opens the pool. Its log has a copy of the newest root, and its data says which d
 synced can be found again, also with as many devices missing as the pool has parity. The search reads the first \
 block of each zone and the log. Only 'rebuild-roots' writes, and only where roots were.";
 
-/// Arguments of `warpfire recover`.
+// Arguments of `warpfire recover`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -42,6 +42,7 @@ pub struct Args {
 }
 
 #[derive(clap::Subcommand, Debug)]
+#[command(defer = true)]
 enum RecoverCommand {
     /// Show the roots that a pool has left; write nothing.
     Show(ShowArgs),

@@ -20,7 +20,7 @@ Examples:
 
 Before it removes everything in a pool, the command asks. A file that fails is reported, the others are removed, and the exit code is 1.";
 
-/// Arguments of `warpfire rm`.
+// Arguments of `warpfire rm`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -22,7 +22,7 @@ Examples:
 
 Wherever a command takes POOL, LABEL=name and UUID=number name a pool that this search finds.";
 
-/// Arguments of `warpfire scan`.
+// Arguments of `warpfire scan`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -50,7 +50,7 @@ Exit codes, as fsck(8):
      device is missing
   8  the pool could not be scrubbed";
 
-/// Arguments of `warpfire scrub`.
+// Arguments of `warpfire scrub`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -38,7 +38,7 @@ The stream goes to stdout: into a pipe or a file. It has names, content, holes, 
 access control lists, extended attributes, hard links and special files; bytes that several files share are sent \
 once. The receiver checks all of it before it shows any. See 'warpfire receive'.";
 
-/// Arguments of `warpfire send`.
+// Arguments of `warpfire send`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -61,7 +61,7 @@ Examples:
   warpfire snapshot delete --dry-run pool ..friday
                                           all up to friday: only show them";
 
-/// Arguments of `warpfire snapshot`.
+// Arguments of `warpfire snapshot`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -70,6 +70,7 @@ pub struct Args {
 }
 
 #[derive(clap::Subcommand, Debug)]
+#[command(defer = true)]
 enum SnapshotCommand {
     /// Keep a pool as it is now, under a name.
     Create(CreateArgs),

@@ -18,7 +18,7 @@ Examples:
 
 A file that fails is reported, the others are shown, and the exit code is 1.";
 
-/// Arguments of `warpfire stat`.
+// Arguments of `warpfire stat`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

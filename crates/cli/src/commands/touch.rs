@@ -21,7 +21,7 @@ Examples:
 A moment is RFC 3339, a date with or without a time of day, or @ and seconds since 1970: see 'warpfire help \
 times'. A file that fails is reported, the others are changed, and the exit code is 1.";
 
-/// Arguments of `warpfire touch`.
+// Arguments of `warpfire touch`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

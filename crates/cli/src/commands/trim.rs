@@ -28,7 +28,7 @@ free zones: image files take less of their disk, and drives know which of their 
 again when they are written: the disk must have room for that. Zoned drives need no trim. The server of a \
 mounted pool trims it while it is in use, for the user that has mounted it and for root; Ctrl-C ends the trim.";
 
-/// Arguments of `warpfire trim`.
+// Arguments of `warpfire trim`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -17,7 +17,7 @@ Examples:
 
 A file that fails is reported, the others are changed, and the exit code is 1.";
 
-/// Arguments of `warpfire truncate`.
+// Arguments of `warpfire truncate`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

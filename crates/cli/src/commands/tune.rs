@@ -29,7 +29,7 @@ damaged columns; 'warpfire upkeep' shows how far it is, pauses it and limits its
 --spare-space keeps free is for the data of devices that are lost: it counts as used until then, and is refused where \
 the pool is too full for it.";
 
-/// Arguments of `warpfire tune`.
+// Arguments of `warpfire tune`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -32,7 +32,7 @@ that leaves, or damaged. The segments that can lose the fewest devices come firs
 cleaning frees for writers, and commands such as 'device remove', coming. 'warpfire scrub --every' has the \
 schedule of scrubs.";
 
-/// Arguments of `warpfire upkeep`.
+// Arguments of `warpfire upkeep`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -8,7 +8,7 @@ Examples:
   warpfire version
   warpfire version --json | jq .format";
 
-/// Arguments of `warpfire version`.
+// Arguments of `warpfire version`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {}

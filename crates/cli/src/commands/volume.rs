@@ -60,7 +60,7 @@ A limit counts the bytes of files without holes, and inodes. Bytes that files sh
 snapshots do not count. Whatever would exceed a limit fails with EDQUOT, and a transaction as a whole. A volume may \
 have more already: that stays, and nothing can be added. A clone of a part of a volume counts all of that volume.";
 
-/// Arguments of `warpfire clone`.
+// Arguments of `warpfire clone`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = CLONE_EXAMPLES)]
 pub struct CloneArgs {
@@ -73,7 +73,7 @@ pub struct CloneArgs {
     target: OsString,
 }
 
-/// Arguments of `warpfire volume`.
+// Arguments of `warpfire volume`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -82,6 +82,7 @@ pub struct Args {
 }
 
 #[derive(clap::Subcommand, Debug)]
+#[command(defer = true)]
 enum VolumeCommand {
     /// Make an empty volume.
     Create(VolumeArgs),

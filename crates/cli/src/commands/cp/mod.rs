@@ -64,7 +64,7 @@ with '..' are not unpacked, and a slash before a name is left out. Owners are nu
 Files of a mounted pool are copied through its mount, and may be named by local paths. A copy inside of one \
 mounted pool copies only pointers.";
 
-/// Arguments of `warpfire cp`.
+// Arguments of `warpfire cp`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent options of the command line")]

@@ -26,7 +26,7 @@ use crate::commands::pool;
 use crate::commands::status::{self, StatusReport};
 use crate::location::PoolName;
 
-/// Arguments of `warpfire device add`.
+// Arguments of `warpfire device add`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::EXAMPLES)]
 pub struct Args {

@@ -40,7 +40,7 @@ Examples:
   warpfire device offline /mnt /dev/sdc    not used any more, until it is online
   warpfire device online /mnt /dev/sdc     it gets what it has missed";
 
-/// Arguments of `warpfire device`.
+// Arguments of `warpfire device`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -49,6 +49,7 @@ pub struct Args {
 }
 
 #[derive(clap::Subcommand, Debug)]
+#[command(defer = true)]
 enum DeviceCommand {
     /// Add devices or image files to a pool.
     Add(add::Args),

@@ -16,7 +16,7 @@ use crate::commands::pool;
 use crate::commands::status;
 use crate::location::PoolName;
 
-/// Arguments of `warpfire device offline`.
+// Arguments of `warpfire device offline`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::EXAMPLES)]
 pub struct Args {

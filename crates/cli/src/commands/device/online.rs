@@ -20,7 +20,7 @@ use crate::commands::status::{self, StatusReport};
 use crate::location::PoolName;
 use crate::progress::WorkLine;
 
-/// Arguments of `warpfire device online`.
+// Arguments of `warpfire device online`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::EXAMPLES)]
 pub struct Args {

@@ -19,7 +19,7 @@ use crate::commands::status::{self, DeviceReport, StatusReport};
 use crate::location::PoolName;
 use crate::progress::WorkLine;
 
-/// Arguments of `warpfire device remove`.
+// Arguments of `warpfire device remove`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::EXAMPLES)]
 pub struct Args {

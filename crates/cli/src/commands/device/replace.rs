@@ -22,7 +22,7 @@ use crate::commands::status::{self, DeviceReport, StatusReport};
 use crate::location::PoolName;
 use crate::progress::WorkLine;
 
-/// Arguments of `warpfire device replace`.
+// Arguments of `warpfire device replace`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::EXAMPLES)]
 pub struct Args {

@@ -20,7 +20,7 @@ use crate::commands::status;
 use crate::location::PoolName;
 use crate::progress::WorkLine;
 
-/// Arguments of `warpfire device resize`.
+// Arguments of `warpfire device resize`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::EXAMPLES)]
 pub struct Args {

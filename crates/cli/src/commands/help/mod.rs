@@ -16,7 +16,7 @@ Examples:
   warpfire help naming        how pools and files are named
   warpfire help topics        the list of topics";
 
-/// Arguments of `warpfire help`.
+// Arguments of `warpfire help`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

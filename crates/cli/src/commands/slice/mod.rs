@@ -73,7 +73,7 @@ trait SliceBackend {
     fn remove(&self, part: &FileRange) -> Result<(), Failure>;
 }
 
-/// Arguments of `warpfire slice`.
+// Arguments of `warpfire slice`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES, subcommand_required = true)]
 pub struct Args {
@@ -82,8 +82,9 @@ pub struct Args {
     verb: SliceCommand,
 }
 
-/// The commands.
+// The commands.
 #[derive(clap::Subcommand, Debug)]
+#[command(defer = true)]
 enum SliceCommand {
     /// Print a range of a file.
     Cat {
@@ -138,7 +139,7 @@ enum SliceCommand {
     },
 }
 
-/// A range of a file.
+// A range of a file.
 #[derive(clap::Args, Debug)]
 struct RangeArgs {
     /// The file.

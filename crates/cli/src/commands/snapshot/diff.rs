@@ -20,7 +20,7 @@ use crate::output::{ChangeLines, moment_of_name};
 /// Changes in one part of an answer.
 const CHANGES_AT_ONCE: usize = 64;
 
-/// Arguments of `warpfire snapshot diff`.
+// Arguments of `warpfire snapshot diff`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -37,7 +37,7 @@ Examples:
   warpfire snapshot tick pool             apply the rules of a pool that is not
                                           mounted, as from cron";
 
-/// Arguments of `warpfire snapshot rule`.
+// Arguments of `warpfire snapshot rule`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -46,6 +46,7 @@ pub struct Args {
 }
 
 #[derive(clap::Subcommand, Debug)]
+#[command(defer = true)]
 enum RuleCommand {
     /// Add a rule, or change the one of that name.
     Add(AddArgs),
@@ -132,7 +133,7 @@ struct SimulateArgs {
     time: NonZeroU64,
 }
 
-/// Arguments of `warpfire snapshot tick`.
+// Arguments of `warpfire snapshot tick`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct TickArgs {

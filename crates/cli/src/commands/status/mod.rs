@@ -32,7 +32,7 @@ Examples:
   warpfire status              all pools that are mounted
   warpfire status --check pool || mail -s 'the pool needs help' admin";
 
-/// Arguments of `warpfire status`.
+// Arguments of `warpfire status`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

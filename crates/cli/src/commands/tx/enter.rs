@@ -12,7 +12,7 @@ use warpfire_terminal::Failure;
 
 use super::run::{CANNOT_RUN, NO_PROGRAM, RUN_FAILED};
 
-/// Arguments from `run`.
+// Arguments from `run`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The view of the transaction.

@@ -72,7 +72,7 @@ Examples:
   warpfire tx diff             inside 'tx run', or if one transaction is open
   warpfire tx diff --json 7 | jq '.[].path'";
 
-/// Arguments of `warpfire tx`.
+// Arguments of `warpfire tx`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES, subcommand_required = true)]
 pub struct Args {
@@ -81,7 +81,7 @@ pub struct Args {
     verb: TxCommand,
 }
 
-/// The mounted pool.
+// The mounted pool.
 #[derive(clap::Args, Debug)]
 struct MountArg {
     /// A directory on the mounted pool [default: the current directory].
@@ -89,7 +89,7 @@ struct MountArg {
     directory: Option<PathBuf>,
 }
 
-/// One transaction of a mounted pool.
+// One transaction of a mounted pool.
 #[derive(clap::Args, Debug)]
 struct TransactionArg {
     #[command(flatten)]
@@ -98,8 +98,9 @@ struct TransactionArg {
     id: u64,
 }
 
-/// The commands.
+// The commands.
 #[derive(clap::Subcommand, Debug)]
+#[command(defer = true)]
 enum TxCommand {
     /// Run a program in a transaction; commit if it succeeds, abort if it fails.
     ///

@@ -20,7 +20,7 @@ Examples:
 /// Longest wait for the server to write the last changes and close the pool.
 const CLOSE_SECONDS_MAX: i64 = 300;
 
-/// Arguments of `warpfire umount`.
+// Arguments of `warpfire umount`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
