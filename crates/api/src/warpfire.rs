@@ -206,7 +206,8 @@ impl Warpfire {
         &self.shared.open_pool.fs
     }
 
-    /// Makes all changes durable that any handle made before this call.
+    /// Makes all changes durable that any handle made before this call. Without background threads it also
+    /// settles rollbacks, for half a second at most.
     ///
     /// # Errors
     /// `ReadOnly` if too many devices failed. Changes that an earlier sync made durable are safe.

@@ -61,9 +61,9 @@ const OF_A_FULL_POOL: Patience = Patience { gains_max: 20, idle_waits_max: 1 };
 /// is compacted. Five seconds without a gain at most.
 const AFTER_DELETIONS: Patience = Patience { gains_max: 20, idle_waits_max: 50 };
 
-/// Waits of `WAIT` without a gain for rollbacks that are being settled: they hold deleted bytes. Each one
-/// that is settled begins the count again.
-const WAITS_FOR_SETTLING_MAX: u32 = 50;
+/// Where rollbacks are being settled: they hold deleted bytes. Each one that is settled begins the counts
+/// again.
+const WHILE_SETTLING: Patience = Patience { gains_max: 2_000, idle_waits_max: 50 };
 
 /// Where the garbage suffices: only a thread that is busy with other work, or a device that is slow, can keep
 /// it from being freed. Ten seconds without a gain at most.
@@ -98,12 +98,14 @@ struct SettlingWait {
     is_allowed: bool,
     /// Number of those that were left at the last look.
     left: usize,
+    /// Gains and waits without a gain since one of them was settled.
+    gains: u32,
     idle_waits: u32,
 }
 
 impl SettlingWait {
     fn new(is_allowed: bool) -> SettlingWait {
-        SettlingWait { is_allowed, left: 0, idle_waits: 0 }
+        SettlingWait { is_allowed, left: 0, gains: 0, idle_waits: 0 }
     }
 
     /// Whether the caller waits on. `count` says how many rollbacks are left.
@@ -113,14 +115,23 @@ impl SettlingWait {
         }
         let left = count();
         if left < self.left {
-            self.idle_waits = 0;
+            (self.gains, self.idle_waits) = (0, 0);
         }
         self.left = left;
-        left > 0 && self.idle_waits < WAITS_FOR_SETTLING_MAX
+        left > 0 && !self.is_over()
+    }
+
+    fn note(&mut self, has_gained: bool) {
+        self.gains += u32::from(has_gained);
+        self.idle_waits += u32::from(!has_gained);
+    }
+
+    fn is_over(&self) -> bool {
+        self.gains >= WHILE_SETTLING.gains_max || self.idle_waits >= WHILE_SETTLING.idle_waits_max
     }
 
     fn has_ended_in_vain(&self) -> bool {
-        self.left > 0 && self.idle_waits >= WAITS_FOR_SETTLING_MAX
+        self.left > 0 && self.is_over()
     }
 }
 
@@ -243,7 +254,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             }
             let has_gained = self.reclaim.wait_for_gain(seen, WAIT);
             if waits_for_settling {
-                settling.idle_waits += u32::from(!has_gained);
+                settling.note(has_gained);
                 continue;
             }
             if has_gained {
