@@ -26,7 +26,6 @@
 //!    commit of a transaction happens between the read of a record and the use of its node.
 
 use std::sync::Arc;
-use warpfire_env::sync::Mutex;
 use warpfire_env::sync::atomic::{AtomicU32, Ordering};
 
 use warpfire_env::{Clock, RankedMutex};
@@ -49,7 +48,7 @@ use crate::keys::{beside, inode_key};
 use crate::lock_ranks::RENAME;
 use crate::node::{InodeCache, Node, NodeLookup, NodeRef, NodeState, RecordLocation, VersionCounters};
 use crate::op::{CallGate, CallGuard, Digestible, Operation, TransactionCounters};
-use crate::rollback::SettledPart;
+use crate::rollback::Settling;
 use crate::scratch::Scratch;
 use crate::snapshot::SnapshotSums;
 use crate::stamp::{provisional, stamp};
@@ -121,8 +120,7 @@ pub struct Fs<E: Storage> {
     pub(crate) snapshots: Arc<SnapshotSums>,
     /// Empty in a transaction and in a snapshot.
     pub(crate) limited_volumes: LimitedVolumes,
-    /// Held by the thread that settles rollbacks.
-    pub(crate) settled: Mutex<SettledPart>,
+    pub(crate) settling: Settling,
 }
 
 impl<E: Storage> Fs<E> {
@@ -225,7 +223,7 @@ impl<E: Storage> Fs<E> {
             root,
             snapshots,
             limited_volumes: LimitedVolumes::default(),
-            settled: Mutex::default(),
+            settling: Settling::default(),
         };
         match fs.read_volume_limits() {
             // Nothing is added.

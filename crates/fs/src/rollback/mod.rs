@@ -57,9 +57,9 @@ use crate::node::{NodeRef, RecordLocation};
 use crate::snapshot::SnapshotInfo;
 use survey::NodeThen;
 
-pub(crate) use settle::SettledPart;
+pub(crate) use settle::Settling;
 
-/// Rollbacks that are not settled, after which a new one waits for the oldest. A read looks at each.
+/// Rollbacks that are not settled, after which a new one settles them first. A read looks at each.
 const UNSETTLED_MAX: usize = 16;
 
 /// Most rollbacks with a record. A snapshot from the time in which one was not settled keeps its record.
@@ -108,7 +108,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// name, until nobody uses it. `changed` is called with everything that has another answer afterwards.
     ///
     /// Reads of changed files pass the versions that are hidden, until calls of
-    /// [`settle_rollbacks`](Fs::settle_rollbacks) have settled the rollback.
+    /// [`settle_rollbacks`](Fs::settle_rollbacks) have settled the rollback. They break off while this runs.
     ///
     /// # Errors
     /// `NotFound`; `Exists` if there is a snapshot `kept_as`; `Conflict` if a call changes the tree during
@@ -122,13 +122,14 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         kept_as: &[u8],
         changed: &mut dyn FnMut(Invalidation<'_>),
     ) -> Result<Rollback, FsError> {
+        let _under_way = self.settling.rollback_begins();
         // Files that wait to be removed need not come along.
         self.reap()?;
         let to = self.snapshot(name)?;
         // While it lives, nobody's deletion of the snapshot takes a version away.
         let held = self.engine.snapshot_at(to.seq).ok_or(FsError::NotFound)?;
         // Both wait for a thread that settles, so they are only called when they must be.
-        self.settle_oldest(UNSETTLED_MAX)?;
+        self.settle_if_many(UNSETTLED_MAX)?;
         if self.engine.rollbacks().len() >= ROLLBACKS_MAX {
             self.forget_rollbacks()?;
             if self.engine.rollbacks().len() >= ROLLBACKS_MAX {

@@ -3,17 +3,24 @@
 //! # Invariants
 //! 1. To write a key again changes no answer: the value is the one that readers see. The commit of a page
 //!    fails if a key has changed since it was read, and then its keys are read again while no call runs.
-//! 2. The rollbacks are settled from the oldest on, because a later one may show what an earlier one hides. A
-//!    rollback ends once every key that it hides was written since. That can be broken off and cut anywhere:
-//!    after a crash it begins anew, and writes again what it wrote before
-//!    (`tests::rollback::a_rollback_that_is_not_settled_goes_on_after_a_crash`).
-//! 3. A rollback that has ended is forgotten once no snapshot from before its end and after the rollback is
+//! 2. All rollbacks are settled in one pass and end in one commit: each key that one of them hides from
+//!    anybody is written again after the newest of them. So the cost does not follow their number. A pass can
+//!    be broken off and cut anywhere. Another rollback, and a crash, begin it anew, and it writes the same
+//!    keys again (`tests::rollback::a_rollback_that_is_not_settled_goes_on_after_a_crash`,
+//!    `tests::rollback::rollbacks_to_and_fro_are_settled_in_one_pass`).
+//! 3. While a rollback is under way, settling gives way to it, so that it waits neither for the processor nor
+//!    for locks or the device (`tests::rollback::settling_gives_way_to_a_rollback`). Settling cannot be put
+//!    off for ever: a rollback that finds too many others unsettled settles them itself.
+//! 4. A rollback that has ended is forgotten once no snapshot from before its end and after the rollback is
 //!    left (`SnapshotStore::unneeded_rollbacks`).
 
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use warpfire_env::sync::Mutex;
 use warpfire_env::{PlantedBug, is_planted};
 use warpfire_format::fs::{Key, KeyBuf, RolledBack, VolumeId, number_in};
 use warpfire_meta::{
-    Admit, Batch, CommitError, KeyRange, ReadSet, RollbackRecord, Schema, SnapshotStore, Storage,
+    Admit, Batch, CommitError, KeyRange, ReadSet, RollbackRecord, Schema, SeqRange, SnapshotStore, Storage,
 };
 use warpfire_units::Seq;
 
@@ -30,11 +37,39 @@ const COMMIT_KEYS: usize = 128;
 /// of another rollback, has little more to write than its own changes.
 const SYNC_BYTES: usize = 256 << 10;
 
-/// How far the oldest rollback is settled, in this opening.
+/// What settling knows, in this opening.
 #[derive(Debug, Default)]
-pub(crate) struct SettledPart {
-    /// The seq of the rollback.
-    of: Seq,
+pub(crate) struct Settling {
+    part: Mutex<SettledPart>,
+    /// Rollbacks that are under way.
+    under_way: AtomicU32,
+}
+
+/// A rollback that is under way: others do not settle until it is dropped.
+pub(super) struct UnderWay<'s>(&'s Settling);
+
+impl Settling {
+    pub(super) fn rollback_begins(&self) -> UnderWay<'_> {
+        self.under_way.fetch_add(1, Relaxed);
+        UnderWay(self)
+    }
+
+    fn gives_way(&self) -> bool {
+        self.under_way.load(Relaxed) > 0
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Relaxed);
+    }
+}
+
+/// How far a pass has come.
+#[derive(Debug, Default)]
+struct SettledPart {
+    /// The seq of the newest rollback when it began.
+    upto: Seq,
     /// The first key that is not settled.
     next: Vec<u8>,
     /// Bytes that were written again since the last sync here.
@@ -47,8 +82,9 @@ fn key_of(rollback: &RollbackRecord) -> KeyBuf {
 }
 
 impl<E: Storage + SnapshotStore> Fs<E> {
-    /// Settles rollbacks until all are, or `goes_on` returns `false`, which is called after each page. Then,
-    /// and after an error, a later call goes on. Without a rollback it looks at nothing.
+    /// Settles rollbacks until all are, or `goes_on` returns `false`, which is called after each commit, or
+    /// until another thread calls [`roll_back`](Fs::roll_back). Then, and after an error, a later call goes
+    /// on. Without a rollback it looks at nothing.
     ///
     /// # Errors
     /// `NoSpace` in a full pool; `ReadOnly`; `Damaged`.
@@ -56,10 +92,9 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         if self.options.read_only {
             return Ok(());
         }
-        while let Some(rollback) = self.unsettled_rollbacks().first() {
-            if !self.settle(rollback, goes_on)? {
-                return Ok(());
-            }
+        let goes_on = &mut || goes_on() && !self.settling.gives_way();
+        if self.settling.gives_way() || !self.settle(goes_on)? {
+            return Ok(());
         }
         self.forget_rollbacks()
     }
@@ -67,31 +102,31 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// The rollbacks that are not settled, from the oldest on.
     fn unsettled_rollbacks(&self) -> Vec<RollbackRecord> {
         let mut all = self.engine.rollbacks();
-        all.retain(|rollback| rollback.ended_at.is_none());
+        let volume = self.volume.0.to_be_bytes();
+        all.retain(|rollback| rollback.domain == volume && rollback.ended_at.is_none());
         all
     }
 
-    /// Settles the oldest rollbacks, until fewer than so many are not.
-    pub(super) fn settle_oldest(&self, count: usize) -> Result<(), FsError> {
-        while let Some(oldest) = self.unsettled_rollbacks().first_chunk::<1>().map(|[oldest]| *oldest)
-            && self.unsettled_rollbacks().len() >= count
-        {
-            self.settle(&oldest, &mut || true)?;
+    /// Settles all rollbacks, if there are so many.
+    pub(super) fn settle_if_many(&self, count: usize) -> Result<(), FsError> {
+        while self.unsettled_rollbacks().len() >= count {
+            self.settle(&mut || true)?;
         }
         Ok(())
     }
 
-    /// Writes the keys again that a rollback hides, and ends it. `false`: `goes_on` has stopped it.
-    fn settle(&self, rollback: &RollbackRecord, goes_on: &mut dyn FnMut() -> bool) -> Result<bool, FsError> {
-        let mut settled = self.settled.lock();
-        // Another thread may have settled it.
-        if !self.unsettled_rollbacks().contains(rollback) {
-            return Ok(true);
-        }
-        let commits = self.engine.seqs_to_settle(rollback);
+    /// Writes the keys again that rollbacks hide, and ends these. `false`: `goes_on` has stopped it, or
+    /// another rollback was made in between.
+    fn settle(&self, goes_on: &mut dyn FnMut() -> bool) -> Result<bool, FsError> {
+        let mut settled = self.settling.part.lock();
+        let rollbacks = self.unsettled_rollbacks();
+        let Some(newest) = rollbacks.last() else { return Ok(true) };
+        // Of each, also of one that a later one hides: an open transaction may have read the tree of it.
+        let afters = rollbacks.iter().map(|rollback| self.engine.seqs_to_settle(rollback).after);
+        let commits = SeqRange { after: afters.fold(newest.to, Seq::min), upto: newest.at };
         let (start, end) = volume_keys(self.volume);
-        if settled.of != rollback.at {
-            *settled = SettledPart { of: rollback.at, next: start.to_vec(), unsynced_bytes: 0 };
+        if settled.upto != newest.at {
+            *settled = SettledPart { upto: newest.at, next: start.to_vec(), unsynced_bytes: 0 };
             self.return_orphans_of_then();
             self.reap()?;
         }
@@ -110,15 +145,18 @@ impl<E: Storage + SnapshotStore> Fs<E> {
                     self.engine.sync(Seq::MAX)?;
                     settled.unsynced_bytes = 0;
                 }
+                if let Some(last) = page.last() {
+                    settled.next = [&last[..], &[0]].concat();
+                }
+                // A later rollback hides the keys that were written before it.
+                if !goes_on() || self.unsettled_rollbacks() != rollbacks {
+                    return Ok(false);
+                }
             }
             let Some(next) = next else { break };
             settled.next = next;
-            if !goes_on() {
-                return Ok(false);
-            }
         }
-        self.end_rollback(rollback)?;
-        Ok(true)
+        self.end(&rollbacks)
     }
 
     /// Has the files without a name that the snapshot shows removed, except for those in use.
@@ -212,15 +250,23 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         Ok(self.engine.has_room(bytes.saturating_add(kept_bytes), Admit::Reserve))
     }
 
-    /// Ends a rollback of which every hidden key was written again.
-    fn end_rollback(&self, rollback: &RollbackRecord) -> Result<(), FsError> {
-        // From the reserve: until it has ended, deleting the snapshot that it went back to frees nothing.
+    /// Ends rollbacks of which every hidden key was written again. `false`: there is a later one, which may
+    /// hide the new versions.
+    fn end(&self, rollbacks: &[RollbackRecord]) -> Result<bool, FsError> {
+        // No rollback is made in here.
+        let _guard = self.enter_unrecorded();
+        if self.unsettled_rollbacks() != rollbacks {
+            return Ok(false);
+        }
+        // From the reserve: until they have ended, deleting the snapshot that one went back to frees nothing.
         self.engine.commit_at_newest(Admit::Reserve, &mut |seq, batch| {
-            let mut value = Vec::new();
-            RolledBack { to: rollback.to, ended_at: Some(seq) }.encode(&mut value);
-            batch.put(&key_of(rollback), &value);
+            for rollback in rollbacks {
+                let mut value = Vec::new();
+                RolledBack { to: rollback.to, ended_at: Some(seq) }.encode(&mut value);
+                batch.put(&key_of(rollback), &value);
+            }
         })?;
-        Ok(())
+        Ok(true)
     }
 
     /// Removes the records of rollbacks that nobody needs to know of.
@@ -231,7 +277,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         if self.options.read_only {
             return Ok(());
         }
-        let _one_at_a_time = self.settled.lock();
+        let _one_at_a_time = self.settling.part.lock();
         // One that goes may have been the last reader of another.
         loop {
             let unneeded = self.engine.unneeded_rollbacks();

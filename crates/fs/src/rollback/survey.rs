@@ -24,12 +24,13 @@ use crate::invalidation::Invalidation;
 use crate::limits::PAGE_ENTRIES;
 use crate::node::{NodeRef, NodeState, RecordLocation};
 
-/// Changed keys that a survey lists however few nodes are in use.
+/// Changed keys that a survey lists however few nodes are in use. A mount lists them twice for each rollback,
+/// which takes a few hundred microseconds.
 // Few in tests, so that their rollbacks are of both kinds.
-const KEYS_MIN: usize = if cfg!(test) { 64 } else { 1024 };
+const KEYS_MIN: usize = if cfg!(test) { 64 } else { 256 };
 
 /// Most changed keys that a survey lists. They are some MiB.
-const KEYS_MAX: usize = 64 * KEYS_MIN;
+const KEYS_MAX: usize = if cfg!(test) { 4096 } else { 1 << 16 };
 
 /// Nodes in use for each key that a survey lists: a listed key is read some times, a node once.
 const NODES_PER_KEY: usize = 4;
@@ -88,7 +89,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     pub(super) fn survey(&self, commits: SeqRange, detail: ChangeDetail) -> Result<ChangeSurvey, FsError> {
         let max = (self.inode_cache.count() / NODES_PER_KEY).clamp(KEYS_MIN, KEYS_MAX);
         let (mut listed, mut is_whole) = (Vec::new(), true);
-        self.each_changed(commits, &mut |key| {
+        let page_keys = if detail == ChangeDetail::All { PAGE_ENTRIES } else { PAGE_ENTRIES.min(max + 1) };
+        self.each_changed(commits, page_keys, &mut |key| {
             if goes_back(&Key::decode(&key)?) {
                 listed.push(key);
             }
@@ -98,18 +100,20 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         Ok(ChangeSurvey(is_whole.then_some(listed)))
     }
 
-    /// Calls `visit` with each key of the volume that has changed, in order, until it returns `false`.
+    /// Calls `visit` with each key of the volume that has changed, in order, until it returns `false`. It
+    /// reads so many keys at a time.
     pub(super) fn each_changed(
         &self,
         commits: SeqRange,
+        page_keys: usize,
         visit: &mut dyn FnMut(Box<[u8]>) -> Result<bool, FsError>,
     ) -> Result<(), FsError> {
         let (start, end) = volume_keys(self.volume);
         let mut start = start.to_vec();
         loop {
             let range = KeyRange { start: &start, end: Some(&end) };
-            let changed = self.engine.changed_between(range, commits, PAGE_ENTRIES)?;
-            let next = changed.last().filter(|_| changed.len() == PAGE_ENTRIES);
+            let changed = self.engine.changed_between(range, commits, page_keys)?;
+            let next = changed.last().filter(|_| changed.len() == page_keys);
             // The smallest key past the last one.
             let next = next.map(|last| [&last[..], &[0]].concat());
             for key in changed {
@@ -210,7 +214,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
                     }
                 }
             }
-            None => self.each_changed(commits, &mut |key| look(&key))?,
+            None => self.each_changed(commits, PAGE_ENTRIES, &mut |key| look(&key))?,
         }
         for node in missing {
             let shown = match records.get(&node.ino()) {

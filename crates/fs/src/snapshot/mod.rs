@@ -45,6 +45,7 @@ use crate::keys::inode_key;
 use crate::limits::{PAGE_ENTRIES, SNAPSHOTS_MAX};
 use crate::node::{InodeCache, NodeLookup, NodeState, RecordLocation, VersionCounters, check_name};
 use crate::op::{CallGate, TransactionCounters};
+use crate::rollback::Settling;
 use crate::stamp::{stamp, timestamp};
 use crate::volume::LimitedVolumes;
 
@@ -528,7 +529,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             root,
             snapshots: Arc::clone(&self.snapshots),
             limited_volumes: LimitedVolumes::default(),
-            settled: Mutex::default(),
+            settling: Settling::default(),
         }))
     }
 }

@@ -2,7 +2,8 @@
 //! rolled back.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use warpfire_log::{MemLog, MemLogOptions, RecoveredLog};
 use warpfire_meta::{MemoryLimits, SliceStore, SnapshotStore, Store};
@@ -217,6 +218,115 @@ fn files_without_a_name_do_not_come_back() {
     assert_eq!(fs.statfs().unwrap().inodes, 1, "the root alone");
     assert_eq!(fs.statfs().unwrap().file_bytes, 0);
     check(&*engine, "without orphans");
+}
+
+/// The transaction begins while a rollback hides a file, which a second rollback shows again.
+#[test]
+fn a_transaction_between_two_rollbacks_ends_as_a_conflict_after_both_are_settled() {
+    let fs = Arc::new(open(format(), Fs::format));
+    fs.create_snapshot(b"s").unwrap();
+    make_in(&fs, b"now", b"now");
+    fs.create_snapshot(b"with").unwrap();
+    fs.roll_back(b"s", b"first", &mut |_| ()).unwrap();
+    let transaction = fs.begin().unwrap();
+    let files = transaction.files();
+    assert!(matches!(files.lookup(&ROOT, &files.root(), b"now"), Err(FsError::NotFound)));
+    files.create_file(&ROOT, &files.root(), b"of the transaction", NewMode::exact(0o644), b"x").unwrap();
+    fs.roll_back(b"with", b"second", &mut |_| ()).unwrap();
+    fs.settle_rollbacks(&mut || true).unwrap();
+    assert!(fs.engine().rollbacks().iter().all(|rollback| rollback.ended_at.is_some()));
+    assert!(matches!(transaction.commit(), Err(FsError::Conflict { .. })));
+    check(&**fs.engine(), "a transaction between two rollbacks");
+}
+
+#[test]
+fn rollbacks_to_and_fro_are_settled_in_one_pass() {
+    let fs = open(format(), Fs::format);
+    make_in(&fs, b"kept", b"kept");
+    fs.create_snapshot(b"s").unwrap();
+    let without = listing(&fs);
+    for n in 0..1000 {
+        make_in(&fs, format!("{n}").as_bytes(), b"now");
+    }
+    let with = listing(&fs);
+    let mut to = b"s".to_vec();
+    for n in 0..10 {
+        let kept = format!("kept {n}").into_bytes();
+        fs.roll_back(&to, &kept, &mut |_| ()).unwrap();
+        to = kept;
+    }
+    let mut commits = 0;
+    fs.settle_rollbacks(&mut || {
+        commits += 1;
+        true
+    })
+    .unwrap();
+    assert!((8..16).contains(&commits), "{commits} commits of 128 keys for 1,000 files");
+    assert!(listing(&fs) == with);
+    assert!(fs.engine().rollbacks().iter().all(|rollback| rollback.ended_at.is_some()));
+    check(&**fs.engine(), "settled in one pass");
+    // Snapshots from between, before and after the rollbacks show what they showed.
+    for n in 0..10 {
+        let shown = listing(&*fs.open_snapshot(format!("kept {n}").as_bytes()).unwrap());
+        assert!(shown == if n % 2 == 0 { with.clone() } else { without.clone() }, "kept {n}");
+    }
+    fs.roll_back(b"kept 1", b"last", &mut |_| ()).unwrap();
+    assert!(listing(&fs) == without);
+    fs.settle_rollbacks(&mut || true).unwrap();
+    assert!(listing(&fs) == without);
+    for name in fs.snapshots().unwrap() {
+        fs.delete_snapshot(&name.name).unwrap();
+    }
+    fs.engine().compact().unwrap();
+    fs.settle_rollbacks(&mut || true).unwrap();
+    assert!(fs.engine().rollbacks().is_empty(), "nobody knows of a rollback");
+    assert!(listing(&fs) == without);
+    check(&**fs.engine(), "without snapshots");
+}
+
+#[test]
+fn settling_gives_way_to_a_rollback() {
+    let fs = open(format(), Fs::format);
+    make_in(&fs, b"then", b"then");
+    fs.create_snapshot(b"s").unwrap();
+    let then = listing(&fs);
+    for n in 0..300 {
+        make_in(&fs, format!("{n}").as_bytes(), b"now");
+    }
+    fs.roll_back(b"s", b"first", &mut |_| ()).unwrap();
+    let (begun, waits) = mpsc::channel();
+    let (rolls_back, may_go_on) = mpsc::channel();
+    let (broken_off, settles) = mpsc::channel();
+    let settles_in = &fs;
+    std::thread::scope(|threads| {
+        threads.spawn(move || {
+            settles_in
+                .settle_rollbacks(&mut || {
+                    let _ = begun.send(());
+                    // An error only once the other thread has ended.
+                    let _ = may_go_on.recv();
+                    true
+                })
+                .unwrap();
+            broken_off.send(()).unwrap();
+        });
+        waits.recv().unwrap();
+        let mut has_given_way = false;
+        fs.roll_back(b"s", b"second", &mut |_| {
+            if !has_given_way {
+                rolls_back.send(()).unwrap();
+                // Settling would wait for the end of this call.
+                settles.recv_timeout(Duration::from_secs(60)).expect("settling has not given way");
+                has_given_way = true;
+            }
+        })
+        .unwrap();
+        drop(rolls_back);
+    });
+    assert_eq!(fs.engine().rollbacks().iter().filter(|rollback| rollback.ended_at.is_none()).count(), 2);
+    fs.settle_rollbacks(&mut || true).unwrap();
+    assert!(listing(&fs) == then, "only the file of then");
+    check(&**fs.engine(), "settled in two parts");
 }
 
 /// Random calls, snapshots, rollbacks and power cuts over the real engine, and a cut after each rollback that

@@ -24,6 +24,7 @@ use crate::inode_numbers::InodeNumbers;
 use crate::keys::inode_key;
 use crate::node::{InodeCache, NodeLookup, NodeState, VersionCounters};
 use crate::op::{CallGate, CallJournal, TransactionCounters};
+use crate::rollback::Settling;
 use crate::schema::FsSchema;
 use crate::snapshot::CommitSnapshot;
 use crate::stamp::stamp;
@@ -138,7 +139,7 @@ impl<E: Storage> Fs<E> {
             root,
             snapshots: Arc::clone(&self.snapshots),
             limited_volumes: LimitedVolumes::default(),
-            settled: Mutex::default(),
+            settling: Settling::default(),
         }
     }
 

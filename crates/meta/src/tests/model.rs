@@ -22,7 +22,7 @@ use crate::{
 };
 use bookmarks::{drop_bookmark, keep_bookmark};
 use domains::{forget_domain, forget_origin, make_domain, release_origin, remove_domain};
-use rollbacks::{end_rollback, forget_rollback, roll_back};
+use rollbacks::{end_rollbacks, forget_rollback, roll_back};
 
 type TestEngine = Engine<MemLog, ListSchema>;
 
@@ -50,7 +50,7 @@ enum HistoryStep {
     ReleaseOrigin(DomainId),
     ForgetOrigin(DomainId),
     RollBack(DomainId, Seq),
-    EndRollback(DomainId, Seq),
+    EndRollbacks(Vec<RollbackRecord>),
     ForgetRollback(RollbackRecord),
 }
 
@@ -352,11 +352,7 @@ impl EngineAndTwin {
                     self.domains.insert(*domain, alone);
                 }
                 HistoryStep::RollBack(domain, to) => drop(roll_back(&self.twin, *domain, *to)),
-                HistoryStep::EndRollback(domain, at) => {
-                    let is_one = |record: &RollbackRecord| (record.domain, record.at) == (*domain, *at);
-                    let record = self.twin.rollbacks().into_iter().find(is_one).unwrap();
-                    end_rollback(&self.twin, record);
-                }
+                HistoryStep::EndRollbacks(records) => drop(end_rollbacks(&self.twin, records)),
                 HistoryStep::ForgetRollback(record) => forget_rollback(&self.twin, record),
                 HistoryStep::ForgetDomain(domain) => {
                     self.twin.background_step().unwrap();

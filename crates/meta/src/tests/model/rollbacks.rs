@@ -22,15 +22,16 @@ pub(in crate::tests) fn roll_back(store: &impl SnapshotStore, domain: DomainId, 
     made.unwrap()
 }
 
-/// Ends a rollback of which every hidden key has a later put or delete.
-pub(in crate::tests) fn end_rollback(store: &impl SnapshotStore, record: RollbackRecord) -> RollbackRecord {
-    let mut ended = record;
+/// Ends rollbacks of which every hidden key has a later put or delete, in one commit. They are the oldest
+/// ones of their domain.
+pub(in crate::tests) fn end_rollbacks(store: &impl SnapshotStore, records: &[RollbackRecord]) -> Seq {
     let mut build = |at: Seq, batch: &mut Batch| {
-        ended.ended_at = Some(at);
-        batch.put(&rollback_key(&ended), &rollback_value(&ended));
+        for record in records {
+            let ended = RollbackRecord { ended_at: Some(at), ..*record };
+            batch.put(&rollback_key(&ended), &rollback_value(&ended));
+        }
     };
-    store.commit_at_newest(Admit::User, &mut build).unwrap();
-    ended
+    store.commit_at_newest(Admit::User, &mut build).unwrap()
 }
 
 pub(in crate::tests) fn forget_rollback(store: &impl SnapshotStore, record: &RollbackRecord) {
@@ -52,14 +53,20 @@ impl EngineAndTwin {
         self.history.push(HistoryStep::RollBack(domain, to));
     }
 
-    /// Puts the values that one of the rollbacks shows again, in some commits, and ends it.
+    /// Puts the values again that rollbacks hide, in some commits, and ends the oldest of a domain or all.
     pub(super) fn end_rollback(&mut self) {
-        let all = self.engine.rollbacks();
-        // The one before it may show hidden values: the first to be made is the first to end.
-        let Some(record) = all.into_iter().find(|record| record.ended_at.is_none()) else { return };
-        let past = past_domain(record.domain).unwrap();
-        let mut start = record.domain.to_vec();
-        let commits = self.engine.seqs_to_settle(&record);
+        let mut records = self.engine.rollbacks();
+        records.retain(|record| record.ended_at.is_none());
+        // One may show what an older one hides: the first to be made is among the first to end.
+        let Some(oldest) = records.first().copied() else { return };
+        records.retain(|record| record.domain == oldest.domain);
+        if self.rng.below(2) == 0 {
+            records.truncate(1);
+        }
+        let past = past_domain(oldest.domain).unwrap();
+        let mut start = oldest.domain.to_vec();
+        let afters = records.iter().map(|record| self.engine.seqs_to_settle(record).after);
+        let commits = SeqRange { after: afters.min().unwrap(), upto: records.last().unwrap().at };
         loop {
             let range = KeyRange { start: &start, end: Some(&past) };
             let max = [3, 10_000][self.rng.below(2) as usize];
@@ -68,9 +75,9 @@ impl EngineAndTwin {
             let Some(last) = keys.last().filter(|_| keys.len() == max) else { break };
             start = [&last[..], &[0]].concat();
         }
-        let ended = end_rollback(&self.engine, record);
-        assert_eq!(ended, end_rollback(&self.twin, record));
-        self.history.push(HistoryStep::EndRollback(ended.domain, ended.at));
+        let ended = end_rollbacks(&self.engine, &records);
+        assert_eq!(ended, end_rollbacks(&self.twin, &records));
+        self.history.push(HistoryStep::EndRollbacks(records));
     }
 
     /// Puts the values of these keys again.
