@@ -203,21 +203,26 @@ fn allocate<E: Storage>(fs: &Fs<E>, path: &Path, mode: AllocMode, span: Span) ->
     fs.fallocate(&ROOT, &node(fs, path)?, mode, span.offset, span.len)
 }
 
-/// Does some pieces of background work.
-///
-/// # Errors
-/// The error of the engine.
-/// Settles a page of the oldest rollback, if there is one. A full pool refuses that.
+/// Settles some commits of rollbacks, if there are any. A full pool refuses that.
 ///
 /// # Errors
 /// Any other error of the filesystem.
 pub(crate) fn settle_a_page<E: Storage + SnapshotStore>(fs: &Fs<E>) -> Result<(), FsError> {
-    match fs.settle_rollbacks(&mut || false) {
+    let mut commits = 0;
+    let mut goes_on = || {
+        commits += 1;
+        commits < 8
+    };
+    match fs.settle_rollbacks(&mut goes_on) {
         Err(FsError::NoSpace) => Ok(()),
         settled => settled,
     }
 }
 
+/// Does some pieces of background work.
+///
+/// # Errors
+/// The error of the engine.
 pub(crate) fn background<E: Store>(engine: &E, steps: u32) -> Result<(), FsError> {
     for _ in 0..steps {
         if !engine.background_step().map_err(|e: MetaError| FsError::from(e))? {

@@ -1,6 +1,6 @@
 //! Random sessions: operations and power cuts from one seed, on devices and in memory of a drawn shape.
 
-use warpfire_meta::ORIGINS_MAX;
+use warpfire_meta::{ORIGINS_MAX, SnapshotStore};
 use warpfire_sim_env::{Cut, SimRandom, mix};
 
 use crate::op::{End, Menu, Op, OpSource};
@@ -148,5 +148,8 @@ fn drain(session: &mut Session) -> Result<(), Violation> {
             return Ok(());
         }
     }
-    Err(Violation(format!("the filesystem is empty and {live_bytes} bytes are live")))
+    let rollbacks = session.fs().engine().rollbacks();
+    Err(Violation(format!(
+        "the filesystem is empty and {live_bytes} bytes are live; rollbacks with a record: {rollbacks:?}"
+    )))
 }
