@@ -203,15 +203,18 @@ fn allocate<E: Storage>(fs: &Fs<E>, path: &Path, mode: AllocMode, span: Span) ->
     fs.fallocate(&ROOT, &node(fs, path)?, mode, span.offset, span.len)
 }
 
-/// Settles some commits of rollbacks, if there are any. A full pool refuses that.
+/// Commits of one step of settling: few, so that a session is cut in the middle of a rollback.
+const SETTLING_COMMITS: u32 = 8;
+
+/// Settles rollbacks for some commits, if there are any. A full pool refuses that.
 ///
 /// # Errors
 /// Any other error of the filesystem.
-pub(crate) fn settle_a_page<E: Storage + SnapshotStore>(fs: &Fs<E>) -> Result<(), FsError> {
+pub(crate) fn settle_some<E: Storage + SnapshotStore>(fs: &Fs<E>) -> Result<(), FsError> {
     let mut commits = 0;
     let mut goes_on = || {
         commits += 1;
-        commits < 8
+        commits < SETTLING_COMMITS
     };
     match fs.settle_rollbacks(&mut goes_on) {
         Err(FsError::NoSpace) => Ok(()),

@@ -121,7 +121,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let mut settled = self.settling.part.lock();
         let rollbacks = self.unsettled_rollbacks();
         let Some(newest) = rollbacks.last() else { return Ok(true) };
-        // Of each, also of one that a later one hides: an open transaction may have read the tree of it.
+        // Of each, because each ends here, also one that a later one hides.
         let afters = rollbacks.iter().map(|rollback| self.engine.seqs_to_settle(rollback).after);
         let commits = SeqRange { after: afters.fold(newest.to, Seq::min), upto: newest.at };
         let (start, end) = volume_keys(self.volume);

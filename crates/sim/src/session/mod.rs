@@ -12,7 +12,7 @@ use warpfire_env::Clock;
 use warpfire_fs::FsError;
 use warpfire_sim_env::{Cut, SimRandom, SimWorld, mix};
 
-use crate::drive::{background, change_pool, drive, errno_of, settle_a_page};
+use crate::drive::{background, change_pool, drive, errno_of, settle_some};
 use crate::history::History;
 use crate::model::{Errno, Model, OpOutput, show_path};
 use crate::observe::observe_all;
@@ -186,7 +186,7 @@ impl Session {
                     Some(pieces) => self.background_in_pieces(&pieces, *steps),
                     None => background(self.fs().engine().as_ref(), *steps),
                 };
-                done.and_then(|()| settle_a_page(self.fs())).map(|()| (OpOutput::Nothing, None))
+                done.and_then(|()| settle_some(self.fs())).map(|()| (OpOutput::Nothing, None))
             }
             _ => drive(self.fs(), op, &self.open_transactions.values),
         };
