@@ -1,5 +1,7 @@
 //! Every limit of the log, with its arithmetic.
 
+use crate::store::Admit;
+
 /// Bytes of pending records at which `log` syncs by itself. This bounds the memory of a caller that never
 /// syncs, at twice as much: one buffer fills while the other is written.
 pub(crate) const PENDING_MAX_BYTES: usize = 16 << 20;
@@ -40,8 +42,18 @@ pub(crate) const RESERVE_PART: u64 = 50;
 /// Bytes of a reserve that `Admit::Reserve` leaves to upkeep: four segments of six. Upkeep writes memtables
 /// as tables, compacts tables and empties victims, and asks for no admission. Two memtables of a 32nd of the
 /// pool each take 16 segments of 256, or 4 of a pool of 64 and fewer.
-pub(crate) fn upkeep_bytes(reserve_bytes: u64) -> u64 {
+fn upkeep_bytes(reserve_bytes: u64) -> u64 {
     reserve_bytes / 3 * 2
+}
+
+/// Bytes of a reserve that stay free after a write that is admitted.
+pub(crate) fn kept_bytes(reserve_bytes: u64, caller: Admit) -> u64 {
+    let upkeep_bytes = upkeep_bytes(reserve_bytes);
+    match caller {
+        Admit::User => reserve_bytes,
+        Admit::Reserve | Admit::Reserved(_) => upkeep_bytes,
+        Admit::Settling => upkeep_bytes + (reserve_bytes - upkeep_bytes) / 2,
+    }
 }
 
 /// A segment with this share of live bytes or more is not worth cleaning: to free 15 bytes, cleaning would

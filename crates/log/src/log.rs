@@ -33,7 +33,7 @@ use warpfire_units::{DeviceIndex, SegmentId, SlicePtr, ZoneIndex};
 
 use self::append::Buffers;
 use crate::latch::{Latch, on_read};
-use crate::limits::{GROUP_BYTES_PER_COLUMN, PENDING_MAX_BYTES, upkeep_bytes};
+use crate::limits::{GROUP_BYTES_PER_COLUMN, PENDING_MAX_BYTES, kept_bytes};
 use crate::lock_ranks::{PENDING, SEGMENT_TABLE, SYNC_STATE};
 use crate::log_writer::LogWriter;
 use crate::mend::Unmended;
@@ -422,11 +422,7 @@ impl LogStore for Log {
         }
         let fits = || {
             let space = self.space();
-            let kept = match caller {
-                Admit::User => space.reserve_bytes,
-                Admit::Reserve | Admit::Reserved(_) => upkeep_bytes(space.reserve_bytes),
-            };
-            space.free_bytes >= kept.saturating_add(bytes)
+            space.free_bytes >= kept_bytes(space.reserve_bytes, caller).saturating_add(bytes)
         };
         if fits() || (self.pool.find_free_zones() && fits()) { Ok(()) } else { Err(LogError::NoSpace) }
     }

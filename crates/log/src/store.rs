@@ -73,6 +73,9 @@ pub enum Admit {
     /// Deletion. It may use the reserve except the part for upkeep: writing tables, compaction and cleaning,
     /// which turn deletions into free segments and ask for no admission.
     Reserve,
+    /// Work that lets deletions free something, and that nobody waits for. It may use half of what a deletion
+    /// may use.
+    Settling,
 }
 
 /// Why a call of the log failed.

@@ -243,15 +243,23 @@ pub fn census(fs: &SimFs, model: &Model, report: Option<&CheckReport>) -> Result
 pub fn refusal_fault(fs: &SimFs, shape: &Shape, op: &Op, open: &OpenTransactions) -> Option<String> {
     let space = space_of(fs);
     let memtable_max = (space.total_bytes / MEMTABLE_POOL_PART).max(TABLE_BYTES_MIN);
-    // A clone counts all reserved room of its origin.
     let reserved = fs.statfs().map_or(0, |statfs| statfs.reserved_bytes);
-    let cloned = if matches!(op, Op::Clone(..)) { reserved } else { 0 };
+    let more_reserved = match op {
+        // A clone counts all reserved room of its origin.
+        Op::Clone(..) => reserved,
+        // What the files of then have reserved is reserved again.
+        Op::RollBack(to, _) => {
+            let then = fs.open_snapshot(to).and_then(|then| then.statfs());
+            then.map_or(0, |statfs| statfs.reserved_bytes)
+        }
+        _ => 0,
+    };
     let needed = space.reserve_bytes
         + shape.memtable_bytes.min(memtable_max) * MEMTABLES_IN_MEMORY
         + RECORD_BYTES
         + op.bytes_max(open.slots())
         + room_of_reserved(reserved)
-        + room_of_reserved(op.bytes_max(open.slots()) + cloned);
+        + room_of_reserved(op.bytes_max(open.slots()) + more_reserved);
     (space.free_bytes >= needed)
         .then(|| format!("it is refused for lack of space, and needs {needed} bytes at most: {space:?}"))
 }

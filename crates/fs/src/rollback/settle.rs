@@ -6,10 +6,10 @@
 //! 2. All rollbacks are settled in one pass and end in one commit: each key that one of them hides from
 //!    anybody is written again after the newest of them. So the cost does not follow their number. A pass can
 //!    be broken off and cut anywhere. Another rollback, and a crash, begin it anew, and it writes the same
-//!    keys again (`tests::rollback::a_rollback_that_is_not_settled_goes_on_after_a_crash`,
-//!    `tests::rollback::rollbacks_to_and_fro_are_settled_in_one_pass`).
+//!    keys again (`tests::settling::a_rollback_that_is_not_settled_goes_on_after_a_crash`,
+//!    `tests::settling::rollbacks_to_and_fro_are_settled_in_one_pass`).
 //! 3. While a rollback is under way, settling gives way to it, so that it waits neither for the processor nor
-//!    for locks or the device (`tests::rollback::settling_gives_way_to_a_rollback`). Settling cannot be put
+//!    for locks or the device (`tests::settling::settling_gives_way_to_a_rollback`). Settling cannot be put
 //!    off for ever: a rollback that finds too many others unsettled settles them itself.
 //! 4. A rollback that has ended is forgotten once no snapshot from before its end and after the rollback is
 //!    left (`SnapshotStore::unneeded_rollbacks`).
@@ -140,7 +140,15 @@ impl<E: Storage + SnapshotStore> Fs<E> {
                 keys.pop();
             }
             for page in self.pages(&keys)? {
-                settled.unsynced_bytes += self.write_again(page)?;
+                settled.unsynced_bytes += match self.write_again(page) {
+                    // Nobody else may clean: a caller that deletes cleans for itself. No call waits here, as
+                    // one in the gate would wait for what settling gains.
+                    Err(FsError::NoSpace) => {
+                        self.engine.find_room(PAGE_BYTES as u64, Admit::Settling);
+                        self.write_again(page)?
+                    }
+                    written => written?,
+                };
                 if settled.unsynced_bytes >= SYNC_BYTES {
                     self.engine.sync(Seq::MAX)?;
                     settled.unsynced_bytes = 0;
@@ -215,7 +223,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     }
 
     fn commit_again(&self, keys: &[Box<[u8]>]) -> Result<usize, FsError> {
-        // Without a search for room, as a user would have it: that would wait for what settling gains.
+        // Without a search for room, which under a pin frees nothing.
         let _pin = self.engine.pin()?;
         let snapshot = self.engine.snapshot();
         let at = self.engine.seq(&snapshot);
@@ -227,27 +235,15 @@ impl<E: Storage + SnapshotStore> Fs<E> {
                 batch.delete(key);
             }
         }
-        if !self.has_room_to_settle(batch.bytes() as u64)? {
+        if !self.engine.has_room(batch.bytes() as u64, Admit::Settling) {
             return Err(FsError::NoSpace);
         }
-        // Not as a user, for the same reason.
+        // There is room, so this does not wait for any either.
         match self.engine.commit(&batch, Some(&ReadSet::new(at, keys, [])), Admit::Reserve) {
             Ok(_) => Ok(batch.bytes()),
             Err(CommitError::Conflict) => Err(FsError::Conflict { call: "settle", path: "/".into() }),
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// Whether some bytes may be written again now. Reclaim is for the writes of callers: settling comes
-    /// again and again. In a full pool it takes half of what the reserve has for deletions, because without
-    /// it deletions free nothing.
-    fn has_room_to_settle(&self, bytes: u64) -> Result<bool, FsError> {
-        if self.engine.has_room(bytes, Admit::User) {
-            return Ok(true);
-        }
-        // Deletions have a third of the reserve.
-        let kept_bytes = self.engine.space()?.reserve_bytes / 6;
-        Ok(self.engine.has_room(bytes.saturating_add(kept_bytes), Admit::Reserve))
     }
 
     /// Ends rollbacks of which every hidden key was written again. `false`: there is a later one, which may

@@ -21,6 +21,7 @@ mod recorded;
 mod reserved;
 mod rollback;
 mod serial;
+mod settling;
 mod slice_model;
 mod slices;
 mod slow_reads;

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use warpfire_env::sync::Mutex;
 use warpfire_units::{SegmentId, SlicePtr};
 
-use crate::limits::upkeep_bytes;
+use crate::limits::kept_bytes;
 use crate::pins::Pins;
 use crate::store::{
     Admit, CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogError, LogPos, LogStore, Pin,
@@ -333,11 +333,8 @@ impl LogStore for MemLog {
         let mut state = self.state.lock();
         self.free_unpinned(&mut state);
         let space = state.segments.space();
-        let kept = match caller {
-            Admit::User => space.reserve_bytes,
-            Admit::Reserve | Admit::Reserved(_) => upkeep_bytes(space.reserve_bytes),
-        };
-        if space.free_bytes < kept.saturating_add(bytes) { Err(LogError::NoSpace) } else { Ok(()) }
+        let kept_bytes = kept_bytes(space.reserve_bytes, caller);
+        if space.free_bytes < kept_bytes.saturating_add(bytes) { Err(LogError::NoSpace) } else { Ok(()) }
     }
 
     fn retain(&self, slice: SlicePtr) {

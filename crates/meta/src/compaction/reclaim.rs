@@ -208,7 +208,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     pub(crate) fn with_kept(&self, bytes: u64, admit: Admit) -> u64 {
         let reserved_bytes = match admit {
             Admit::User | Admit::Reserved(_) => self.reserved.room(),
-            Admit::Reserve => 0,
+            Admit::Reserve | Admit::Settling => 0,
         };
         bytes.saturating_add(self.usage.in_memory_bytes()).saturating_add(reserved_bytes)
     }
