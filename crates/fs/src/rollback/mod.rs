@@ -43,7 +43,7 @@ use warpfire_format::fs::{
 };
 use warpfire_meta::{
     Admit, Batch, Direction, KeyRange, MemoryCharge, MemoryNeed, MemoryRefused, RESERVED, ReadSet, SUMS,
-    ScanPage, SeqRange, SnapshotStore, Storage,
+    ScanPage, SeqRange, SnapshotStore, Storage, room_of_reserved,
 };
 use warpfire_units::Seq;
 
@@ -179,6 +179,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         changed: &mut dyn FnMut(Invalidation<'_>),
     ) -> Result<(), FsError> {
         let _exclusive = self.call_gate.enter_exclusive();
+        self.find_room_to_reserve(then)?;
         // From the first read of a pointer to the commit that names it again.
         let _pin = self.pin_to_commit_as(Admit::Reserve)?;
         let newest = self.engine.snapshot();
@@ -295,17 +296,32 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     fn plan_sums(&self, then: Seq, stay: &[i64; SUMS], batch: &mut Batch) -> Result<[i64; SUMS], FsError> {
         // Volumes behind doors do not go back.
         let (behind_then, behind) = (self.sums_behind_doors(then)?, self.sums_behind_doors(Seq::MAX)?);
-        let (mut sums, mut value) = ([0; SUMS], Vec::new());
+        let mut sums = [0; SUMS];
         for (sum, id) in
             [(INODES, CounterId::Inodes), (BYTES, CounterId::Bytes), (RESERVED, CounterId::Reserved)]
         {
-            let key = Key::Counter(self.volume, id).encode();
-            let was = if self.engine.get(&key, then, &mut value)? { decode_counter(&value)? } else { 0 };
+            let was = self.counter_at(id, then)?;
             let change = behind[sum].wrapping_sub(behind_then[sum]).wrapping_add(stay[sum]);
             batch.add(sum, change);
             sums[sum] = was.wrapping_add(change);
         }
         Ok(sums)
+    }
+
+    fn counter_at(&self, id: CounterId, then: Seq) -> Result<i64, FsError> {
+        let mut value = Vec::new();
+        let is_there = self.engine.get(&Key::Counter(self.volume, id).encode(), then, &mut value)?;
+        if is_there { Ok(decode_counter(&value)?) } else { Ok(0) }
+    }
+
+    /// Has room made for what the files of then have reserved beyond those of now. Under a pin nothing that
+    /// is cleaned would become free.
+    fn find_room_to_reserve(&self, then: Seq) -> Result<(), FsError> {
+        let more = self.counter_at(CounterId::Reserved, then)?.saturating_sub(self.deferred.sums()[RESERVED]);
+        if more > 0 {
+            self.engine.find_room(room_of_reserved(more.cast_unsigned()), Admit::User);
+        }
+        Ok(())
     }
 
     /// Brings the commit to a node.
