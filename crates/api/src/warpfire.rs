@@ -161,9 +161,13 @@ impl Warpfire {
                 note_progress(&pace, &of_pool, now_nanos);
                 // A checkpoint that fails is tried again; if the pool has latched, every later call reports
                 // it.
-                drop(lost.watch(&of_pool, wishes.now().is_paused, now_nanos));
+                let is_paused = wishes.now().is_paused;
+                drop(lost.watch(&of_pool, is_paused, now_nanos));
                 // The last reader of a former origin may have ended. Without one this looks at nothing.
                 drop(of_pool.fs.forget_origins());
+                if !is_paused {
+                    of_pool.fs.engine().look_for_quiet();
+                }
                 // What a full pool refuses is tried again.
                 let until_nanos = now_nanos.saturating_add(SETTLE_NANOS);
                 drop(of_pool.fs.settle_rollbacks(&mut || SystemClock.monotonic_nanos() < until_nanos));

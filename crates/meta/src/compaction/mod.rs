@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `flush.rs` | the frozen memtable | a new run, the newest |
 //! | `tiers.rs` | neighbouring runs of one size class, or all runs | one run in their place |
+//! | `hidden.rs` | memory and all runs of the present, once callers write little | one run |
 //! | `by_range.rs` | one key range of all runs, when space is too short for more | the oldest run |
 //! | `past.rs` | runs of the past, or one of its tables with unseen versions | a run of the past |
 //! | `removed.rs` | tables with keys of removed domains | the run of the table; most have no output |
@@ -20,6 +21,7 @@ mod census;
 mod clean;
 mod flush;
 mod fold;
+mod hidden;
 mod job;
 mod moves;
 mod past;
@@ -31,6 +33,9 @@ mod shown;
 mod tiers;
 
 pub(crate) use fold::VersionGroup;
+pub(crate) use hidden::HiddenBytes;
+#[cfg(test)]
+pub(crate) use hidden::QUIET_LOOKS;
 pub(crate) use reclaim::Reclaim;
 #[cfg(test)]
 pub(crate) use reclaim::WAIT;

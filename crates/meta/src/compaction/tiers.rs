@@ -158,21 +158,27 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             Err(e) if e.is_no_space() => false,
             other => other?,
         };
+        Ok(self.compact_present()? || dropped)
+    }
+
+    /// Compacts all runs of the present into one. `false` as for `compact_all`.
+    pub(super) fn compact_present(&self) -> Result<bool, MetaError> {
+        let _compacting = self.compacting.lock();
         let table_set = self.table_set();
         let unreadable = table_set.runs.iter().any(Run::is_unreadable);
         let domains = self.domains.get();
         let mut tables = table_set.runs.iter().flat_map(|run| &run.tables);
         let mut may_drop = || tables.any(|table| table.may_drop(&self.snapshots, domains.as_deref()));
         if unreadable || table_set.runs.len() < 2 && !may_drop() {
-            return Ok(dropped);
+            return Ok(false);
         }
         let bytes: u64 = table_set.runs.iter().map(Run::bytes).sum();
         if bytes > self.log.space().free_bytes / 2 {
             // A held table set would keep the space of replaced tables.
             drop(table_set);
-            return Ok(self.compact_by_range()? || dropped);
+            return self.compact_by_range();
         }
-        Ok(self.compact_runs(&table_set, 0..table_set.runs.len())? || dropped)
+        self.compact_runs(&table_set, 0..table_set.runs.len())
     }
 
     /// Brings the versions after a seq together: afterwards no key has some of them in one run and some in

@@ -249,6 +249,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             Err(e) if e.is_no_space() => {}
             other => return other,
         }
+        if self.drop_hidden_step()? {
+            return Ok(true);
+        }
         // Garbage that nobody sees makes no cleaning pay.
         if self.census_step(CensusNeed::Gain)? {
             return Ok(true);

@@ -37,7 +37,7 @@ use warpfire_units::{SegmentId, Seq};
 pub(crate) use shards::{EngineShard, EngineShards, ShardWriteGuard};
 
 use crate::commit::{EngineUsage, GroupSync, SyncPoint};
-use crate::compaction::Reclaim;
+use crate::compaction::{HiddenBytes, Reclaim};
 use crate::domain::{Domains, OriginTable};
 use crate::key_locks::KeyLocks;
 use crate::lock_ranks::{COMPACTING, FLUSHING, HOOK, MANIFEST, ORDER, SYNC_POINT};
@@ -209,6 +209,7 @@ pub(crate) struct EngineInner<L: LogStore, S> {
     pub(crate) usage: EngineUsage,
     pub(crate) reserved: ReservedBytes,
     pub(crate) reclaim: Reclaim,
+    pub(crate) hidden: HiddenBytes,
     /// Segments with bytes that can be neither read nor reconstructed: they are not cleaned again.
     pub(crate) unrecoverable: Mutex<BTreeSet<SegmentId>>,
     /// What the log had seen of damage when background work was last called for it.
@@ -451,6 +452,12 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
     /// Wakes the background threads, if there are any: something below the engine has made work for them.
     pub fn wake(&self) {
         self.inner.wake_background();
+    }
+
+    /// Looks how much callers have written since the last call, which should be about a second ago. If it is
+    /// little, background work drops what newer versions hide, as far as that pays.
+    pub fn look_for_quiet(&self) {
+        self.inner.look_for_quiet();
     }
 
     /// Writes all commits in memory as tables, and then a checkpoint, so that the log keeps no record of

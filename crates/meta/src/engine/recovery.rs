@@ -41,7 +41,7 @@ use warpfire_units::{SegmentId, Seq, SlicePtr};
 use super::background::{BackgroundSignal, Threads};
 use super::{Engine, EngineInner, EngineOptions, EngineShards, Latch, LoggedManifest};
 use crate::commit::{EngineUsage, GroupSync, SyncPoint};
-use crate::compaction::Reclaim;
+use crate::compaction::{HiddenBytes, Reclaim};
 use crate::domain::{DomainOrigin, Domains};
 use crate::key_locks::KeyLocks;
 use crate::memtable::{KeyOrder, MemtableShard, SHARDS, SLOT_BYTES, shard_of};
@@ -207,6 +207,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             usage,
             reserved: ReservedBytes::default(),
             reclaim: Reclaim::default(),
+            hidden: HiddenBytes::default(),
             unrecoverable: Mutex::default(),
             damage_handled: AtomicU64::new(0),
             latch: Latch::default(),

@@ -6,6 +6,7 @@ mod census;
 mod conflicts;
 mod full;
 mod held;
+mod hidden;
 mod limits;
 mod model;
 mod past;

@@ -182,6 +182,8 @@ impl Session {
             | Op::Detach(_)
             | Op::DropClone(_) => change_pool(self.fs(), op).map(|()| (OpOutput::Nothing, None)),
             Op::Background(steps) => {
+                // A few seconds pass.
+                (0..4).for_each(|_| self.fs().engine().look_for_quiet());
                 let done = match self.pieces.clone() {
                     Some(pieces) => self.background_in_pieces(&pieces, *steps),
                     None => background(self.fs().engine().as_ref(), *steps),
