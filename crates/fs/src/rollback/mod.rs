@@ -122,12 +122,14 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         kept_as: &[u8],
         changed: &mut dyn FnMut(Invalidation<'_>),
     ) -> Result<Rollback, FsError> {
-        let _under_way = self.settling.rollback_begins();
-        // Files that wait to be removed need not come along.
-        self.reap()?;
         let to = self.snapshot(name)?;
         // While it lives, nobody's deletion of the snapshot takes a version away.
         let held = self.engine.snapshot_at(to.seq).ok_or(FsError::NotFound)?;
+        // Before settling gives way: this may wait for it.
+        self.find_room_to_reserve(to.seq)?;
+        let _under_way = self.settling.rollback_begins();
+        // Files that wait to be removed need not come along.
+        self.reap()?;
         // Both wait for a thread that settles, so they are only called when they must be.
         self.settle_if_many(UNSETTLED_MAX)?;
         if self.engine.rollbacks().len() >= ROLLBACKS_MAX {
@@ -179,7 +181,6 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         changed: &mut dyn FnMut(Invalidation<'_>),
     ) -> Result<(), FsError> {
         let _exclusive = self.call_gate.enter_exclusive();
-        self.find_room_to_reserve(then)?;
         // From the first read of a pointer to the commit that names it again.
         let _pin = self.pin_to_commit_as(Admit::Reserve)?;
         let newest = self.engine.snapshot();
