@@ -132,6 +132,11 @@ impl Stage {
         }
     }
 
+    /// The next item begins now: what came before is no gap between two items.
+    fn resume(&mut self) {
+        self.last = now();
+    }
+
     /// Prints the figures. `pool` is open if the stage has used one.
     fn end(&self, pool: &Warpfire) {
         let seconds = (now() - self.began).as_secs_f64();
@@ -189,6 +194,7 @@ fn fill(plan: &Plan) -> Result<(), Failure> {
         if stage.done.is_multiple_of(sync_every) {
             pool.sync()?;
             plan.note_filled(stage.done)?;
+            stage.resume();
         }
     }
     pool.sync()?;

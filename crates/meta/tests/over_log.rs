@@ -19,7 +19,8 @@ const DEVICE_BYTES: u64 = 64 * ZONE_BYTES;
 fn options() -> EngineOptions {
     EngineOptions {
         memtable_bytes: 128 << 10,
-        block_cache_bytes: 256 << 10,
+        // With room for the blocks in which the cursors of some 25 runs begin.
+        block_cache_bytes: 512 << 10,
         log_bytes_max: 512 << 10,
         background: Background::Manual,
         read_only: false,

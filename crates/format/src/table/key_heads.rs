@@ -1,12 +1,15 @@
 //! Binary search among sorted keys. Most comparisons are of 64-bit *heads*: the first eight bytes of each key
 //! after the prefix that all the keys share.
 
+use smallvec::SmallVec;
+
 use super::shared_len;
 
 /// The heads of sorted keys: big-endian, so that they compare like bytes, and padded with zeroes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct KeyHeads {
-    common: usize,
+pub struct KeyHeads {
+    /// The prefix that all keys share. It lies here, so that most searches read no key.
+    common: SmallVec<[u8; 24]>,
     heads: Vec<u64>,
 }
 
@@ -24,31 +27,27 @@ fn head(key: &[u8], common: usize) -> u64 {
 
 impl KeyHeads {
     /// The heads of `count` sorted keys; `key(i)` returns the i-th.
-    pub(super) fn new<'a>(count: usize, key: impl Fn(usize) -> &'a [u8]) -> Self {
+    #[must_use]
+    pub fn new<'a>(count: usize, key: impl Fn(usize) -> &'a [u8]) -> Self {
         if count == 0 {
             return Self::default();
         }
-        let common = shared_len(key(0), key(count - 1));
-        KeyHeads { common, heads: (0..count).map(|i| head(key(i), common)).collect() }
+        let common = &key(0)[..shared_len(key(0), key(count - 1))];
+        let heads = (0..count).map(|i| head(key(i), common.len())).collect();
+        KeyHeads { common: SmallVec::from_slice(common), heads }
     }
 
     /// Number of keys below `target`; with `or_equal`, below or equal to it. `key(i)` returns the i-th key.
-    pub(super) fn count_below<'a>(
-        &self,
-        target: &[u8],
-        or_equal: bool,
-        key: impl Fn(usize) -> &'a [u8],
-    ) -> usize {
-        let Some(last) = self.heads.len().checked_sub(1) else { return 0 };
-        let common = &key(last)[..self.common];
-        let target_common = &target[..target.len().min(self.common)];
+    pub fn count_below<'a>(&self, target: &[u8], or_equal: bool, key: impl Fn(usize) -> &'a [u8]) -> usize {
+        let common = self.common.as_slice();
+        let target_common = &target[..target.len().min(common.len())];
         // A target that differs from the shared prefix, or ends inside it, lies before or after all keys.
         match target_common.cmp(common) {
             std::cmp::Ordering::Less => return 0,
             std::cmp::Ordering::Greater => return self.heads.len(),
             std::cmp::Ordering::Equal => {}
         }
-        let wanted = head(target, self.common);
+        let wanted = head(target, common.len());
         let mut low = self.heads.partition_point(|h| *h < wanted);
         // Whole keys are compared only where heads are equal.
         let high = low + self.heads[low..].partition_point(|h| *h == wanted);
@@ -66,7 +65,8 @@ impl KeyHeads {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.heads.len() * 8
+        let spilled = if self.common.spilled() { self.common.capacity() } else { 0 };
+        self.heads.len() * 8 + spilled
     }
 }
 

@@ -28,6 +28,7 @@ pub use bundles::{
 pub use data::{DataBlock, DataBlockBuilder, KeyVersion, VersionKind};
 pub use filter::Filter;
 pub use index::{BlockHandle, Partition, PartitionBuilder, TopBuilder, TopIndex};
+pub use key_heads::KeyHeads;
 
 use crate::{Corrupt, FieldErrors, crc32c};
 

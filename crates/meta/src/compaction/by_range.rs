@@ -47,8 +47,7 @@ fn within<L: LogStore>(
         let smallest = t.entry().smallest.as_slice();
         smallest >= from && until.is_none_or(|until| smallest < until)
     };
-    let part =
-        |run: &Run<L>| Run { id: run.id, tables: run.tables.iter().filter(is_within).cloned().collect() };
+    let part = |run: &Run<L>| Run::new(run.id, run.tables.iter().filter(is_within).cloned().collect());
     table_set.runs.iter().filter(|run| known.contains(&run.id)).map(part).collect()
 }
 

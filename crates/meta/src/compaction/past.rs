@@ -97,7 +97,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let Some(ids) = pick(&table_set) else { return Ok(false) };
         let runs: Vec<Run<L>> = (table_set.past.iter())
             .filter(|run| ids.contains(&run.id))
-            .map(|run| Run { id: run.id, tables: run.tables.clone() })
+            .map(|run| Run::new(run.id, run.tables.clone()))
             .collect();
         match self.compact_tables(&runs, JobScope::Past, &InstallInto::Replacing(ids), true) {
             // The next step picks other runs.

@@ -118,7 +118,10 @@ impl KeyOrder {
         }
         let key = |i: &OrderedKey| shard(i.shard()).key(i.slot());
         let compare = |a: &OrderedKey, b: &OrderedKey| a.head.cmp(&b.head).then_with(|| key(a).cmp(key(b)));
-        fresh.sort_by(compare);
+        sort(&mut fresh, 0, &key);
+        for item in &mut fresh {
+            item.head = head(key(item));
+        }
         while self.runs.last().is_some_and(|run| run.len() < 2 * fresh.len()) {
             let run = self.runs.pop().expect("the loop condition has seen a run");
             fresh = merged(&run, &fresh, compare);

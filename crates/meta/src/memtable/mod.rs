@@ -16,6 +16,7 @@ use std::sync::OnceLock;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as IndexEntry;
+use warpfire_format::key_hash;
 use warpfire_format::table::{KeyVersion, VersionKind};
 use warpfire_units::{SegmentId, Seq};
 
@@ -145,6 +146,15 @@ impl MemtableShard {
             .map(|n| n.slot as usize)
     }
 
+    /// The newest version of the key that the `slot`-th version has.
+    pub(crate) fn newest_of(&self, slot: usize) -> usize {
+        if !self.slots[slot].superseded {
+            return slot;
+        }
+        let key = self.key(slot);
+        self.newest(key_hash(key), key).expect("the key of a slot is indexed")
+    }
+
     /// A key's versions from the `slot`-th back to the oldest.
     pub(crate) fn versions(&self, slot: usize) -> impl Iterator<Item = KeyVersion<'_>> {
         std::iter::successors(Some(slot), |slot| {
@@ -206,8 +216,6 @@ impl FrozenMemtable {
 
 #[cfg(test)]
 mod tests {
-    use warpfire_format::key_hash;
-
     use super::*;
 
     fn put<'a>(key: &'a [u8], seq: u64, value: &'a [u8]) -> KeyVersion<'a> {
@@ -224,6 +232,10 @@ mod tests {
         let newest = shard.newest(key_hash(b"key3"), b"key3").unwrap();
         let seqs: Vec<u64> = shard.versions(newest).map(|e| e.seq.0).collect();
         assert_eq!(seqs, (0..100).rev().map(|i| i * 10 + 3).collect::<Vec<_>>());
+        assert!(
+            (0..1000).all(|slot| shard.newest_of(slot) == 990 + slot % 10),
+            "the last ten versions are newest"
+        );
         assert_eq!(shard.newest(key_hash(b"key10"), b"key10"), None);
         assert_eq!(shard.first_after(Seq(990)), 990);
     }

@@ -198,8 +198,9 @@ impl PieceMaker<'_> {
 
     /// Copies a key of the active memtable, and the versions of the same key in the frozen one. All frozen
     /// keys before it have been copied.
-    fn copy_active(&mut self, shard: &MemtableShard, key: &[u8]) {
-        let newest = shard.newest(warpfire_format::key_hash(key), key).expect("an ordered key is indexed");
+    fn copy_active(&mut self, shard: &MemtableShard, slot: usize) {
+        let newest = shard.newest_of(slot);
+        let key = shard.entry(newest).key;
         let mut first = true;
         let seen = (self.at, (self.hidden_of)(key));
         let older_matter = self.window.copy(shard.versions(newest), seen, &mut first);
@@ -296,7 +297,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             if maker.is_full() {
                 return false;
             }
-            maker.copy_active(active(item.shard()), key);
+            maker.copy_active(active(item.shard()), item.slot());
             !maker.is_full()
         });
         (maker.finish(), Arc::clone(&shards[0].table_set))

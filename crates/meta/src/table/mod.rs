@@ -3,6 +3,7 @@
 mod cache;
 mod cursor;
 mod kept_bundles;
+mod passing;
 mod stream;
 mod writer;
 
@@ -27,7 +28,7 @@ pub(crate) use writer::TableWriter;
 use crate::domain::OriginTable;
 use crate::snapshot::SnapshotRegistry;
 use crate::store::{MetaError, WantedBytes};
-use cache::CachedBlock;
+use cache::{CachedBlock, Stay};
 
 const BLOCK_OUTSIDE: Corrupt = Corrupt::new(306, "a block lies outside its table or partition");
 
@@ -221,7 +222,7 @@ impl<L: LogStore> Table<L> {
         handle: BlockHandle,
         cache: &BlockCache,
     ) -> Result<Arc<Partition>, MetaError> {
-        let block = cache.get_or_read(self.entry.id, handle, || {
+        let block = cache.get_or_read(self.entry.id, handle, Stay::Long, || {
             Ok(CachedBlock::Partition(Arc::new(Partition::decode(&self.read_block(handle, cache)?)?)))
         })?;
         match block {
@@ -232,7 +233,7 @@ impl<L: LogStore> Table<L> {
     }
 
     fn bundles(&self, handle: BlockHandle, cache: &BlockCache) -> Result<Arc<BundleIndex>, MetaError> {
-        let block = cache.get_or_read(self.entry.id, handle, || {
+        let block = cache.get_or_read(self.entry.id, handle, Stay::Long, || {
             Ok(CachedBlock::Bundles(Arc::new(BundleIndex::decode(&self.read_block(handle, cache)?)?)))
         })?;
         match block {
@@ -241,8 +242,8 @@ impl<L: LogStore> Table<L> {
         }
     }
 
-    pub(crate) fn data(&self, handle: BlockHandle, cache: &BlockCache) -> Result<Arc<DataBlock>, MetaError> {
-        let block = cache.get_or_read(self.entry.id, handle, || {
+    fn data(&self, handle: BlockHandle, stay: Stay, cache: &BlockCache) -> Result<Arc<DataBlock>, MetaError> {
+        let block = cache.get_or_read(self.entry.id, handle, stay, || {
             Ok(CachedBlock::Data(Arc::new(DataBlock::decode(&self.read_block(handle, cache)?)?)))
         })?;
         match block {
@@ -286,7 +287,7 @@ impl<L: LogStore> Table<L> {
         key: &[u8],
         cache: &BlockCache,
     ) -> Result<Option<FoundVersions>, MetaError> {
-        let block = self.data(place.partition.blocks()[place.number], cache)?;
+        let block = self.data(place.partition.blocks()[place.number], Stay::Long, cache)?;
         let start = block.find(key);
         Ok((start < block.len() && block.key(start) == key).then_some(FoundVersions { block, start }))
     }

@@ -225,20 +225,21 @@ impl ManifestState {
         let known: BTreeMap<u64, &Arc<Table<L>>> =
             old.iter().flat_map(|v| v.tables()).map(|(_, t)| (t.entry().id, t)).collect();
         let ids = || self.runs.iter().chain(&self.past);
-        let mut runs: Vec<Run<L>> = ids().map(|id| Run { id: *id, tables: Vec::new() }).collect();
+        let mut tables: Vec<Vec<Arc<Table<L>>>> = ids().map(|_| Vec::new()).collect();
         let number: BTreeMap<u64, usize> = ids().enumerate().map(|(i, id)| (*id, i)).collect();
         for (run, entry) in self.tables.values() {
             let table = known
                 .get(&entry.id)
                 .map_or_else(|| Arc::new(Table::new(Arc::clone(entry), Arc::clone(log))), |t| Arc::clone(t));
-            runs[number[run]].tables.push(table);
+            tables[number[run]].push(table);
         }
-        for run in &mut runs {
-            run.tables.sort_by(|a, b| a.entry().smallest.cmp(&b.entry().smallest));
-            if run.tables.windows(2).any(|w| w[0].entry().largest >= w[1].entry().smallest) {
+        for tables in &mut tables {
+            tables.sort_by(|a, b| a.entry().smallest.cmp(&b.entry().smallest));
+            if tables.windows(2).any(|w| w[0].entry().largest >= w[1].entry().smallest) {
                 return Err(inconsistent("tables of a run overlap"));
             }
         }
+        let mut runs: Vec<Run<L>> = ids().zip(tables).map(|(id, tables)| Run::new(*id, tables)).collect();
         let past = runs.split_off(self.runs.len());
         Ok(TableSet::new(runs, past))
     }

@@ -16,6 +16,7 @@ mod manifest;
 
 use std::sync::Arc;
 
+use warpfire_format::table::KeyHeads;
 use warpfire_log::LogStore;
 use warpfire_units::Seq;
 
@@ -27,9 +28,17 @@ use crate::table::Table;
 pub(crate) struct Run<L: LogStore> {
     pub(crate) id: u64,
     pub(crate) tables: Vec<Arc<Table<L>>>,
+    /// Of the largest key of each table. Lookups search them and follow few pointers.
+    ends: KeyHeads,
 }
 
 impl<L: LogStore> Run<L> {
+    /// The run of these tables, which are in the order of their keys.
+    pub(crate) fn new(id: u64, tables: Vec<Arc<Table<L>>>) -> Self {
+        let ends = KeyHeads::new(tables.len(), |i| &tables[i].entry().largest);
+        Run { id, tables, ends }
+    }
+
     /// Length of all its tables, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.tables.iter().map(|t| u64::from(t.entry().len_bytes)).sum()
@@ -42,7 +51,7 @@ impl<L: LogStore> Run<L> {
 
     /// The one table that can hold `key`.
     pub(crate) fn table_of(&self, key: &[u8]) -> Option<&Arc<Table<L>>> {
-        let at = self.tables.partition_point(|t| t.entry().largest.as_slice() < key);
+        let at = self.ends.count_below(key, false, |i| &self.tables[i].entry().largest);
         self.tables.get(at).filter(|t| t.entry().smallest.as_slice() <= key)
     }
 }

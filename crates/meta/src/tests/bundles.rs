@@ -6,7 +6,7 @@ use warpfire_units::Seq;
 use super::model::domains::make_domain;
 use super::small;
 use crate::testing::{ListSchema, Rng, clear_item, resolved, text_item};
-use crate::{Background, Batch, Engine, SliceStore, Store, WantedBytes};
+use crate::{Background, Batch, Engine, EngineOptions, SliceStore, Store, WantedBytes};
 
 type ListEngine = Engine<MemLog, ListSchema>;
 
@@ -14,7 +14,9 @@ const FILES: u64 = 2000;
 
 fn open() -> ListEngine {
     let log = MemLog::with_options(MemLogOptions { capacity_bytes: 64 << 20, segment_bytes: 128 << 10 });
-    Engine::open(log, RecoveredLog::empty(), ListSchema, small(Background::Manual)).unwrap()
+    // Lookups have three quarters of it.
+    let options = EngineOptions { block_cache_bytes: 88 << 10, ..small(Background::Manual) };
+    Engine::open(log, RecoveredLog::empty(), ListSchema, options).unwrap()
 }
 
 fn key(n: u64) -> Vec<u8> {

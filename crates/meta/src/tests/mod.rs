@@ -9,6 +9,7 @@ mod held;
 mod hidden;
 mod limits;
 mod model;
+mod passing;
 mod past;
 mod released;
 mod removed;
