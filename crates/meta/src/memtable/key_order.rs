@@ -124,7 +124,7 @@ impl KeyOrder {
         }
         while self.runs.last().is_some_and(|run| run.len() < 2 * fresh.len()) {
             let run = self.runs.pop().expect("the loop condition has seen a run");
-            fresh = merged(&run, &fresh, compare);
+            fresh = merged(run, fresh, compare);
         }
         self.runs.push(fresh);
         debug_assert!(
@@ -187,12 +187,17 @@ impl KeyOrder {
 }
 
 fn merged(
-    a: &[OrderedKey],
-    b: &[OrderedKey],
+    mut a: Vec<OrderedKey>,
+    b: Vec<OrderedKey>,
     compare: impl Fn(&OrderedKey, &OrderedKey) -> Ordering,
 ) -> Vec<OrderedKey> {
+    // Keys that were inserted in order need no comparison.
+    if a.last().zip(b.first()).is_some_and(|(last, first)| compare(last, first).is_lt()) {
+        a.extend_from_slice(&b);
+        return a;
+    }
     let mut out = Vec::with_capacity(a.len() + b.len());
-    let (mut a, mut b) = (a, b);
+    let (mut a, mut b) = (a.as_slice(), b.as_slice());
     while let ([first_a, rest_a @ ..], [first_b, rest_b @ ..]) = (a, b) {
         if compare(first_a, first_b) == Ordering::Less {
             out.push(*first_a);
@@ -248,7 +253,9 @@ mod tests {
         let mut order = KeyOrder::default();
         let mut keys = Vec::new();
         for i in 0..2000u64 {
-            let key = format!("shared by every one {:06}", i * 7919 % 2003);
+            // Some are inserted in order, the others are scattered.
+            let number = if (700..1400).contains(&i) { 3000 + i } else { i * 7919 % 2003 };
+            let key = format!("shared by every one {number:06}");
             let hash = key_hash(key.as_bytes());
             let entry =
                 KeyVersion { key: key.as_bytes(), seq: Seq(i + 1), kind: VersionKind::Put, value: b"" };

@@ -135,6 +135,9 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
                 return Ok(true);
             }
         }
+        if table_set.past.is_empty() {
+            return Ok(false);
+        }
         self.offer_past(&table_set, key, hash, resolver, out)
     }
 
