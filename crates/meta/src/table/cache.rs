@@ -1,10 +1,11 @@
 //! The cache of decoded blocks, bounded in bytes, which all tables share.
 //!
-//! A scan reads most blocks once. So the blocks that it steps to stay in a small part of the cache, long
-//! enough for lookups of the keys that it returns. They take no room from the blocks of lookups, and the
-//! listing of a large directory takes little memory.
+//! A scan reads most blocks once, and so do lookups of keys in their order. Their blocks *pass*: they stay in
+//! a small part of the cache, long enough for lookups of the keys that a scan returns. They take no room from
+//! the other blocks, and a walk over a large directory takes little memory.
 
 use std::sync::Arc;
+use warpfire_env::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::FixedState;
 use quick_cache::sync::{Cache, DefaultLifecycle};
@@ -30,25 +31,38 @@ pub(super) type BlockKey = (u64, u32);
 #[derive(Clone)]
 struct BlockWeight;
 
-/// How long a block stays in the cache.
+/// What a block is read for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Stay {
-    /// Until blocks that are used more often need its room.
-    Long,
-    /// While a scan is near.
-    Short,
+pub(super) enum BlockUse {
+    /// To find other blocks.
+    Index,
+    /// For one key.
+    Lookup,
+    /// For the keys after those of the block before.
+    Scan,
 }
 
-/// The part of the cache for blocks that stay short, and its bounds. A few blocks must fit.
-const SHORT_PART: u64 = 8;
-const SHORT_BYTES_MIN: u64 = 256 << 10;
-const SHORT_BYTES_MAX: u64 = 32 << 20;
+/// The part of the cache for blocks that pass, and its bounds. A few blocks must fit.
+const PASSING_PART: u64 = 8;
+const PASSING_BYTES_MIN: u64 = 256 << 10;
+const PASSING_BYTES_MAX: u64 = 32 << 20;
 
-/// The bytes for blocks that stay long, and for those that stay short, in a cache of so many.
+/// The bytes for blocks that stay, and for those that pass, in a cache of so many.
 fn parts(bytes: u64) -> (u64, u64) {
-    let short = (bytes / SHORT_PART).clamp(SHORT_BYTES_MIN, SHORT_BYTES_MAX).min(bytes / 4);
-    (bytes - short, short)
+    let passing = (bytes / PASSING_PART).clamp(PASSING_BYTES_MIN, PASSING_BYTES_MAX).min(bytes / 4);
+    (bytes - passing, passing)
 }
+
+/// A place in a table as one number. Two places with the same number cost a wrong guess.
+fn place(table: u64, offset: u32) -> u64 {
+    table << 32 | u64::from(offset)
+}
+
+/// Bytes between two blocks that lookups in order may find in the cache.
+const NEAR_BYTES: u64 = 32 << 10;
+
+/// No place in a table.
+const NOWHERE: u64 = u64::MAX;
 
 /// Memory of an entry beside its block: key, pointer, counts and the cache's own lists.
 const OVERHEAD_BYTES: usize = 128;
@@ -83,8 +97,10 @@ pub struct CacheMemory {
 /// The cache that all tables share.
 pub(crate) struct BlockCache {
     blocks: Cache<BlockKey, CachedBlock, BlockWeight, FixedState>,
-    /// Blocks that stay short.
     passing: PassingBlocks,
+    /// The end of the block that a lookup read last. If the next one begins there or soon after, somebody
+    /// looks up keys in their order, as if by a scan.
+    lookup_end: AtomicU64,
     ahead: Arc<ReadAhead>,
     kept_bundles: KeptBundles,
 }
@@ -93,18 +109,24 @@ impl BlockCache {
     /// A cache of `bytes`, for blocks that are read through `ahead`. Bundles that are kept have memory of
     /// their own.
     pub(crate) fn new(bytes: u64, ahead: Arc<ReadAhead>) -> Self {
-        let (long, short) = parts(bytes);
+        let (staying, passing) = parts(bytes);
         // About 8 KiB a decoded block.
         let items = usize::try_from(bytes / 8192).unwrap_or(usize::MAX).clamp(16, 1 << 24);
         let options = OptionsBuilder::new()
             .estimated_items_capacity(items)
-            .weight_capacity(long)
+            .weight_capacity(staying)
             .build()
             .expect("both capacities are given");
         let hasher = FixedState::with_seed(2);
         let blocks = Cache::with_options(options, BlockWeight, hasher, DefaultLifecycle::default());
-        let passing = PassingBlocks::new(short);
-        BlockCache { blocks, passing, ahead, kept_bundles: KeptBundles::new(bytes) }
+        let passing = PassingBlocks::new(passing);
+        BlockCache {
+            blocks,
+            passing,
+            lookup_end: AtomicU64::new(NOWHERE),
+            ahead,
+            kept_bundles: KeptBundles::new(bytes),
+        }
     }
 
     /// The memory of the cache.
@@ -118,9 +140,9 @@ impl BlockCache {
 
     /// Changes the limit. Blocks beyond it are dropped before the call returns.
     pub(crate) fn limit(&self, bytes: u64) {
-        let (long, short) = parts(bytes);
-        self.blocks.set_capacity(long);
-        self.passing.limit(short);
+        let (staying, passing) = parts(bytes);
+        self.blocks.set_capacity(staying);
+        self.passing.limit(passing);
     }
 
     pub(super) fn ahead(&self) -> &ReadAhead {
@@ -137,11 +159,24 @@ impl BlockCache {
         self.blocks.contains_key(&key) || self.passing.holds(&key)
     }
 
+    /// Whether a block that was not in the cache is likely to be used by one pass over the keys only.
+    fn passes(&self, table: u64, handle: BlockHandle, used: BlockUse) -> bool {
+        match used {
+            BlockUse::Index => false,
+            BlockUse::Scan => true,
+            BlockUse::Lookup => {
+                let end = place(table, handle.offset.saturating_add(handle.len));
+                let before = self.lookup_end.swap(end, Ordering::Relaxed);
+                place(table, handle.offset).checked_sub(before).is_some_and(|gap| gap < NEAR_BYTES)
+            }
+        }
+    }
+
     pub(super) fn get_or_read(
         &self,
         table: u64,
         handle: BlockHandle,
-        stay: Stay,
+        used: BlockUse,
         read: impl FnOnce() -> Result<CachedBlock, MetaError>,
     ) -> Result<CachedBlock, MetaError> {
         let key = (table, handle.offset);
@@ -149,9 +184,10 @@ impl BlockCache {
             return Ok(block);
         }
         let block = read()?;
-        match stay {
-            Stay::Long => self.blocks.insert(key, block.clone()),
-            Stay::Short => self.passing.insert(key, block.clone()),
+        if self.passes(table, handle, used) {
+            self.passing.insert(key, block.clone());
+        } else {
+            self.blocks.insert(key, block.clone());
         }
         Ok(block)
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use warpfire_format::table::{DataBlock, KeyVersion, Partition, TopIndex};
 use warpfire_log::LogStore;
 
-use super::cache::Stay;
+use super::cache::BlockUse;
 use super::{BlockCache, Table};
 use crate::store::{KeyRange, MetaError};
 
@@ -86,7 +86,7 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         if table == tables.len() || cursor.is_behind(Some(&tables[table].entry.smallest)) {
             return Ok(cursor);
         }
-        let mut at = match cursor.load(table, Part::Of(key), Part::Of(key), Stay::Long) {
+        let mut at = match cursor.load(table, Part::Of(key), Part::Of(key), BlockUse::Lookup) {
             Ok(at) => at,
             Err(lost) => {
                 cursor.go_on_after(lost)?;
@@ -116,20 +116,20 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         if let Some(table) = count.checked_sub(1) {
             match key {
                 Some(key) => cursor.seek(table, key)?,
-                None => cursor.enter_last(table, Stay::Long)?,
+                None => cursor.enter_last(table, BlockUse::Lookup)?,
             }
             cursor.previous()?;
         }
         Ok(cursor)
     }
 
-    /// The first key of a block. The block that a scan begins in stays long: a short scan is like a lookup.
+    /// The first key of a block. A scan that ends in its first block is like a lookup.
     fn load(
         &self,
         table: usize,
         partition: Part<'_>,
         block: Part<'_>,
-        stay: Stay,
+        used: BlockUse,
     ) -> Result<CursorPosition<'a>, LostBlock> {
         let t = &self.tables[table];
         let lost = |partition, block| move |error| LostBlock { table, partition, block, error };
@@ -138,7 +138,7 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         let partition = t.partition(top.partitions()[partition_number], self.cache);
         let partition = partition.map_err(lost(Some(partition_number), None))?;
         let block_number = block.number(partition.blocks().len(), |key| partition.find(key));
-        let block = t.data(partition.blocks()[block_number], stay, self.cache);
+        let block = t.data(partition.blocks()[block_number], used, self.cache);
         let block = block.map_err(lost(Some(partition_number), Some(block_number)))?;
         let (start, end) = (0, block.group_end(0));
         Ok(CursorPosition { table, top, partition_number, partition, block_number, block, start, end })
@@ -165,18 +165,19 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
                 && block + 1 < found.blocks().len()
             {
                 let is_behind = self.is_behind(found.separator(block + 1));
-                let load = || self.load(table, Part::Number(partition), Part::Number(block + 1), Stay::Short);
+                let load =
+                    || self.load(table, Part::Number(partition), Part::Number(block + 1), BlockUse::Scan);
                 return (!is_behind).then(load).transpose();
             }
             if partition + 1 < top.partitions().len() {
                 let is_behind = self.is_behind(top.separator(partition + 1));
-                let load = || self.load(table, Part::Number(partition + 1), Part::First, Stay::Short);
+                let load = || self.load(table, Part::Number(partition + 1), Part::First, BlockUse::Scan);
                 return (!is_behind).then(load).transpose();
             }
         }
         match self.tables.get(table + 1) {
             Some(next) if !self.is_behind(Some(&next.entry.smallest)) => {
-                self.load(table + 1, Part::First, Part::First, Stay::Short).map(Some)
+                self.load(table + 1, Part::First, Part::First, BlockUse::Scan).map(Some)
             }
             _ => Ok(None),
         }
@@ -202,7 +203,8 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
     /// Places the cursor in the one block that may hold `key`, for a step back: at the first key not below
     /// `key`, or at the block's end.
     fn seek(&mut self, table: usize, key: &[u8]) -> Result<(), MetaError> {
-        let mut at = self.load(table, Part::Of(key), Part::Of(key), Stay::Long).map_err(|lost| lost.error)?;
+        let mut at =
+            self.load(table, Part::Of(key), Part::Of(key), BlockUse::Lookup).map_err(|lost| lost.error)?;
         at.start = at.block.find(key);
         at.end = if at.start < at.block.len() { at.block.group_end(at.start) } else { at.start };
         self.at = Some(at);
@@ -210,8 +212,8 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
     }
 
     /// Places the cursor after the last key of a table, for a step back.
-    fn enter_last(&mut self, table: usize, stay: Stay) -> Result<(), MetaError> {
-        let mut at = self.load(table, Part::Last, Part::Last, stay).map_err(|lost| lost.error)?;
+    fn enter_last(&mut self, table: usize, used: BlockUse) -> Result<(), MetaError> {
+        let mut at = self.load(table, Part::Last, Part::Last, used).map_err(|lost| lost.error)?;
         at.start = at.block.len();
         at.end = at.start;
         self.at = Some(at);
@@ -259,7 +261,7 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         let Some(at) = &mut self.at else { return Ok(()) };
         let loaded = match at.partition.blocks().get(next) {
             // The usual case keeps the partition.
-            Some(handle) => match self.tables[table].data(*handle, Stay::Short, self.cache) {
+            Some(handle) => match self.tables[table].data(*handle, BlockUse::Scan, self.cache) {
                 Ok(block) => {
                     (at.start, at.end) = (0, block.group_end(0));
                     (at.block_number, at.block) = (next, block);
@@ -296,13 +298,13 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
             at.block_number = at.partition.blocks().len() - 1;
         } else if at.table > 0 {
             let before = at.table - 1;
-            self.enter_last(before, Stay::Short)?;
+            self.enter_last(before, BlockUse::Scan)?;
             return self.previous();
         } else {
             self.at = None;
             return Ok(());
         }
-        at.block = table.data(at.partition.blocks()[at.block_number], Stay::Short, self.cache)?;
+        at.block = table.data(at.partition.blocks()[at.block_number], BlockUse::Scan, self.cache)?;
         at.end = at.block.len();
         at.start = at.block.group_start(at.end - 1);
         Ok(())

@@ -28,7 +28,7 @@ pub(crate) use writer::TableWriter;
 use crate::domain::OriginTable;
 use crate::snapshot::SnapshotRegistry;
 use crate::store::{MetaError, WantedBytes};
-use cache::{CachedBlock, Stay};
+use cache::{BlockUse, CachedBlock};
 
 const BLOCK_OUTSIDE: Corrupt = Corrupt::new(306, "a block lies outside its table or partition");
 
@@ -222,7 +222,7 @@ impl<L: LogStore> Table<L> {
         handle: BlockHandle,
         cache: &BlockCache,
     ) -> Result<Arc<Partition>, MetaError> {
-        let block = cache.get_or_read(self.entry.id, handle, Stay::Long, || {
+        let block = cache.get_or_read(self.entry.id, handle, BlockUse::Index, || {
             Ok(CachedBlock::Partition(Arc::new(Partition::decode(&self.read_block(handle, cache)?)?)))
         })?;
         match block {
@@ -233,7 +233,7 @@ impl<L: LogStore> Table<L> {
     }
 
     fn bundles(&self, handle: BlockHandle, cache: &BlockCache) -> Result<Arc<BundleIndex>, MetaError> {
-        let block = cache.get_or_read(self.entry.id, handle, Stay::Long, || {
+        let block = cache.get_or_read(self.entry.id, handle, BlockUse::Index, || {
             Ok(CachedBlock::Bundles(Arc::new(BundleIndex::decode(&self.read_block(handle, cache)?)?)))
         })?;
         match block {
@@ -242,8 +242,13 @@ impl<L: LogStore> Table<L> {
         }
     }
 
-    fn data(&self, handle: BlockHandle, stay: Stay, cache: &BlockCache) -> Result<Arc<DataBlock>, MetaError> {
-        let block = cache.get_or_read(self.entry.id, handle, stay, || {
+    fn data(
+        &self,
+        handle: BlockHandle,
+        used: BlockUse,
+        cache: &BlockCache,
+    ) -> Result<Arc<DataBlock>, MetaError> {
+        let block = cache.get_or_read(self.entry.id, handle, used, || {
             Ok(CachedBlock::Data(Arc::new(DataBlock::decode(&self.read_block(handle, cache)?)?)))
         })?;
         match block {
@@ -287,7 +292,7 @@ impl<L: LogStore> Table<L> {
         key: &[u8],
         cache: &BlockCache,
     ) -> Result<Option<FoundVersions>, MetaError> {
-        let block = self.data(place.partition.blocks()[place.number], Stay::Long, cache)?;
+        let block = self.data(place.partition.blocks()[place.number], BlockUse::Lookup, cache)?;
         let start = block.find(key);
         Ok((start < block.len() && block.key(start) == key).then_some(FoundVersions { block, start }))
     }

@@ -16,7 +16,11 @@ fn key(n: u64) -> Vec<u8> {
 /// An engine whose cache has room for a part of its records only.
 fn filled() -> PlainEngine {
     let log = MemLog::default();
-    let options = EngineOptions { block_cache_bytes: CACHE_BYTES, ..small(Background::Manual) };
+    let options = EngineOptions {
+        memtable_bytes: 1 << 20,
+        block_cache_bytes: CACHE_BYTES,
+        ..small(Background::Manual)
+    };
     let engine = Engine::open(log, RecoveredLog::empty(), PlainSchema, options).unwrap();
     for n in 0..KEYS {
         let mut batch = Batch::new();
@@ -51,23 +55,41 @@ fn reads(engine: &PlainEngine, work: impl FnOnce()) -> u64 {
     engine.log().counters().reads - before
 }
 
-#[test]
-fn a_scan_leaves_the_blocks_of_lookups_in_the_cache() {
+fn look_up(engine: &PlainEngine, keys: impl Iterator<Item = u64>) {
+    keys.for_each(|n| assert_eq!(get(engine, &key(n)), Some(vec![n as u8; 60])));
+}
+
+/// `pass` meets all keys in their order, after some were looked up.
+fn passes(pass: impl Fn(&PlainEngine)) {
     let engine = filled();
-    let look_up = || {
-        for n in (0..KEYS).step_by(400) {
-            assert_eq!(get(&engine, &key(n)), Some(vec![n as u8; 60]));
-        }
-    };
-    look_up();
-    assert_eq!(reads(&engine, look_up), 0, "the blocks of a hundred keys fit the cache");
+    let some = || look_up(&engine, (0..50).map(|n| n * 37 % 50 * 800));
+    some();
+    assert_eq!(reads(&engine, some), 0, "the blocks of fifty keys fit the cache");
     let before = engine.cache_memory().used_bytes;
     for _ in 0..2 {
-        scan(&engine, |_, _| ());
+        pass(&engine);
     }
-    assert_eq!(reads(&engine, look_up), 0, "scans take their room from each other");
+    assert_eq!(reads(&engine, some), 0, "blocks that pass take room from each other");
     let added = engine.cache_memory().used_bytes - before;
-    assert!(added < CACHE_BYTES / 4, "a scan took {added} bytes of the cache");
+    assert!(added < CACHE_BYTES / 4, "{added} bytes of the cache were taken");
+}
+
+#[test]
+fn a_scan_leaves_the_blocks_of_lookups_in_the_cache() {
+    passes(|engine| scan(engine, |_, _| ()));
+}
+
+#[test]
+fn lookups_in_the_order_of_keys_are_like_a_scan() {
+    passes(|engine| look_up(engine, 0..KEYS));
+}
+
+#[test]
+fn lookups_in_another_order_fill_the_cache() {
+    let engine = filled();
+    look_up(&engine, (0..KEYS).map(|n| n * 7919 % KEYS));
+    let memory = engine.cache_memory();
+    assert!(memory.used_bytes > CACHE_BYTES / 2 && memory.used_bytes <= memory.limit_bytes, "{memory:?}");
 }
 
 #[test]
