@@ -98,8 +98,8 @@ pub struct CacheMemory {
 pub(crate) struct BlockCache {
     blocks: Cache<BlockKey, CachedBlock, BlockWeight, FixedState>,
     passing: PassingBlocks,
-    /// The end of the block that a lookup read last. If the next one begins there or soon after, somebody
-    /// looks up keys in their order, as if by a scan.
+    /// The end of the block that a lookup of any caller read last. If the next one begins there or soon
+    /// after, somebody looks up keys in their order, as if by a scan.
     lookup_end: AtomicU64,
     ahead: Arc<ReadAhead>,
     kept_bundles: KeptBundles,

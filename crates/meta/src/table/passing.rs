@@ -1,4 +1,4 @@
-//! The blocks that scans have met last: a queue of bounded memory.
+//! The last blocks of scans and of lookups in the order of keys: a queue of bounded memory.
 //!
 //! # Invariants
 //! 1. The blocks have at most `bytes_max` bytes, or there is one (assert in `drop_oldest`).
@@ -34,7 +34,6 @@ impl Queue {
 }
 
 /// Blocks that leave in the order in which they came.
-#[derive(Default)]
 pub(super) struct PassingBlocks {
     queue: RwLock<Queue>,
 }
