@@ -2,7 +2,7 @@
 // same batches with the write-ahead log on, one sync at the end, then random gets and one scan.
 //
 // usage: rocksdb-load --version
-//        rocksdb-load DIRECTORY RECORDS VALUE_BYTES BATCH THREADS random|in-order
+//        rocksdb-load DIRECTORY RECORDS VALUE_BYTES BATCH THREADS random|in-order CACHE_BYTES
 //
 // Prints one line for each phase:
 //   phase operations wall_nanos cpu_nanos written_bytes peak_bytes stored_bytes
@@ -32,9 +32,8 @@
 
 namespace {
 
-// The same sizes as the defaults of Warpfire's metadata engine.
+// The default of Warpfire's metadata engine.
 constexpr size_t kMemtableBytes = 64u << 20;
-constexpr size_t kCacheBytes = 64u << 20;
 constexpr int kKeyBytes = 24;
 constexpr int kFilterBitsPerKey = 10;
 
@@ -161,8 +160,8 @@ int main(int argc, char** argv) {
     std::printf("%d.%d.%d%s\n", ROCKSDB_MAJOR, ROCKSDB_MINOR, ROCKSDB_PATCH, ASSERTIONS);
     return 0;
   }
-  if (argc != 7) {
-    std::fprintf(stderr, "usage: rocksdb-load DIRECTORY RECORDS VALUE_BYTES BATCH THREADS random|in-order\n");
+  if (argc != 8) {
+    std::fprintf(stderr, "usage: rocksdb-load DIRECTORY RECORDS VALUE_BYTES BATCH THREADS random|in-order CACHE_BYTES\n");
     return 2;
   }
   const Load load{std::strtoull(argv[2], nullptr, 10), std::strtoull(argv[3], nullptr, 10),
@@ -174,7 +173,7 @@ int main(int argc, char** argv) {
   options.write_buffer_size = kMemtableBytes;
   options.compression = rocksdb::kSnappyCompression;
   rocksdb::BlockBasedTableOptions table;
-  table.block_cache = rocksdb::NewLRUCache(kCacheBytes);
+  table.block_cache = rocksdb::NewLRUCache(std::strtoull(argv[7], nullptr, 10));
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(kFilterBitsPerKey));
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   rocksdb::DB* opened = nullptr;

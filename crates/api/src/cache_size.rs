@@ -33,8 +33,10 @@ const RETURNED_BYTES_MIN: u64 = 16 << 20;
 /// Time between two looks at the memory of the machine.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The size that a cache has by default: a quarter of the memory, at least [`CACHE_BYTES_MIN`].
-pub(crate) fn default_bytes() -> u64 {
+/// The size in bytes that the metadata cache of a pool has by default: a quarter of the machine's memory, at
+/// least 64 MiB. It gives way while memory is short.
+#[must_use]
+pub fn default_cache_bytes() -> u64 {
     MachineMemory::read().map_or(0, |memory| memory.total_bytes / CACHE_PART).max(CACHE_BYTES_MIN)
 }
 
@@ -105,6 +107,6 @@ mod tests {
     #[test]
     fn the_default_is_a_share_of_the_machine() {
         let memory = MachineMemory::read().expect("Linux reports its memory");
-        assert_eq!(default_bytes(), (memory.total_bytes / 4).max(CACHE_BYTES_MIN));
+        assert_eq!(default_cache_bytes(), (memory.total_bytes / 4).max(CACHE_BYTES_MIN));
     }
 }

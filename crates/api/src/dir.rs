@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use warpfire_fs::{Follow, FsError, ListedFile, NodeRef};
+use warpfire_fs::{Follow, FsError, ListedFile, NodeRef, RemovedFiles};
 use warpfire_meta::Storage;
 
 use crate::warpfire::FILE_MODE;
@@ -171,6 +171,26 @@ impl<E: Storage> Dir<E> {
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> Result<()> {
         let caller = self.pool.identity().caller();
         Ok(self.pool.fs().unlink(&caller, &self.node, name.as_ref().as_bytes())?)
+    }
+
+    /// Removes everything except subdirectories, and passes their names to `found`. `progress` is called for
+    /// each removal. The answer is for [`Fs::rmdir_after`](warpfire_fs::Fs::rmdir_after).
+    pub(crate) fn remove_files(
+        &self,
+        mut progress: impl FnMut(),
+        mut found: impl FnMut(&OsStr),
+    ) -> Result<RemovedFiles> {
+        let caller = self.pool.identity().caller();
+        let mut before = None;
+        loop {
+            let removed = self.pool.fs().remove_files(&caller, &self.node, before.as_ref())?;
+            (0..removed.files).for_each(|_| progress());
+            removed.directories.iter().for_each(|name| found(OsStr::from_bytes(name)));
+            if removed.is_end {
+                return Ok(removed);
+            }
+            before = Some(removed);
+        }
     }
 
     /// Swaps two names of this directory in one commit, so both exist at every moment.

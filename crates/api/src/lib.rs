@@ -76,6 +76,7 @@ mod wishes;
 mod xattr;
 
 pub use bookmark::BookmarkInfo;
+pub use cache_size::default_cache_bytes;
 pub use device_plan::{DeviceChange, DevicePlan};
 pub use devices::{
     DeviceContent, DeviceLabel, FoundDevice, FoundPool, Opens, Scan, block_devices, check_named_once,

@@ -388,7 +388,7 @@ impl PoolOptions {
             AccessTimes::Strict => AtimeMode::Strict,
             AccessTimes::Never => AtimeMode::Never,
         };
-        let cache_bytes = self.cache_bytes.unwrap_or_else(cache_size::default_bytes);
+        let cache_bytes = self.cache_bytes.unwrap_or_else(cache_size::default_cache_bytes);
         OpenMode {
             background,
             atime,

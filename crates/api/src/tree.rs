@@ -1,5 +1,6 @@
 //! Calls by path that touch more than one file.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use warpfire_meta::Storage;
@@ -34,7 +35,7 @@ impl<E: Storage> Warpfire<E> {
     /// Removes a directory with everything in it; for anything else, as
     /// [`remove_file`](Warpfire::remove_file). Of the root only the content is removed.
     ///
-    /// Every removal is a commit of its own: a crash may leave a part. Inside a
+    /// It is many commits, each of up to 128 files or one directory: a crash may leave a part. Inside a
     /// [transaction](Warpfire::begin) it is all or nothing.
     ///
     /// # Errors
@@ -57,22 +58,16 @@ impl<E: Storage> Warpfire<E> {
         // A list and not recursion: directories may be nested deeper than the stack allows.
         let mut directories = vec![path.to_path_buf()];
         while let Some(directory) = directories.last().cloned() {
-            let dir = self.dir(&directory)?;
             let mut found_directory = false;
-            for entry in dir.read_dir()? {
-                let entry = entry?;
-                if entry.file_type() == crate::FileType::Dir {
-                    directories.push(directory.join(entry.file_name()));
-                    found_directory = true;
-                } else {
-                    dir.remove_file(entry.file_name())?;
-                    progress();
-                }
-            }
+            let removed = self.dir(&directory)?.remove_files(&mut progress, |name| {
+                directories.push(directory.join(name));
+                found_directory = true;
+            })?;
             if !found_directory {
                 directories.pop();
                 if directory.components().any(|component| component != Component::RootDir) {
-                    self.remove_dir(&directory)?;
+                    let (parent, name) = self.parent_of(&directory)?;
+                    self.fs().rmdir_after(&self.identity().caller(), &parent, name.as_bytes(), &removed)?;
                     progress();
                 }
             }

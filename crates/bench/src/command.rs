@@ -87,7 +87,8 @@ pub struct Args {
     #[arg(long)]
     background: bool,
 
-    /// Memory of the library and of mounts for metadata that they have read [default: their own].
+    /// Memory of the library, of mounts and of the engine for metadata that they have read. RocksDB has as
+    /// much [default: that of a pool].
     #[arg(long, value_name = "SIZE")]
     cache: Option<Size>,
 
@@ -256,11 +257,12 @@ fn measure_engine(
     }
     let mut names = vec!["engine".to_owned()];
     names.extend(rocksdb.iter().map(Rocksdb::name));
+    let cache_bytes = args.cache.map_or_else(warpfire::default_cache_bytes, |Size(bytes)| bytes);
     let mut measured: Vec<Vec<Measure>> = (0..3 * names.len()).map(|_| Vec::new()).collect();
     for round in 1..=args.runs {
-        let mut phases = engine::measure(&spec, shape, args.batch)?;
+        let mut phases = engine::measure(&spec, shape, args.batch, cache_bytes)?;
         if let Some(rocksdb) = &rocksdb {
-            phases.extend(rocksdb.measure(shape, args.batch)?);
+            phases.extend(rocksdb.measure(shape, args.batch, cache_bytes)?);
         }
         for (at, (runs, measure)) in measured.iter_mut().zip(phases).enumerate() {
             let micros = measure.nanos as f64 / 1e3 / measure.ops.max(1) as f64;

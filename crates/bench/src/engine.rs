@@ -17,8 +17,13 @@ use crate::target::Counters;
 use crate::workload::{Measure, Shape, processor_nanos};
 
 /// Inserts `shape.count` records with `batch` records per commit, gets as many at random, and scans all of
-/// them.
-pub fn measure(spec: &PoolSpec, shape: &Shape, batch: u64) -> Result<Vec<Measure>, Failure> {
+/// them. The cache of blocks takes at most `cache_bytes`.
+pub fn measure(
+    spec: &PoolSpec,
+    shape: &Shape,
+    batch: u64,
+    cache_bytes: u64,
+) -> Result<Vec<Measure>, Failure> {
     let devices: Result<Vec<Arc<dyn Device>>, Failure> = spec
         .fresh_images()?
         .iter()
@@ -31,7 +36,8 @@ pub fn measure(spec: &PoolSpec, shape: &Shape, batch: u64) -> Result<Vec<Measure
     let options = CreateOptions { data, parity, ..CreateOptions::default() };
     let pool = Pool::create(devices?, &options, &SystemRandom, SystemClock.now()).map_err(Failure::new)?;
     let (log, recovered) = Log::create(pool.clone()).map_err(Failure::new)?;
-    let engine = Engine::open(log, recovered, PlainSchema, EngineOptions::default()).map_err(Failure::new)?;
+    let options = EngineOptions { block_cache_bytes: cache_bytes, ..EngineOptions::default() };
+    let engine = Engine::open(log, recovered, PlainSchema, options).map_err(Failure::new)?;
     let load = Load {
         records: shape.count,
         value_bytes: usize::try_from(shape.size_bytes).expect("a value fits in memory"),

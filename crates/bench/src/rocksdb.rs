@@ -41,8 +41,8 @@ impl Rocksdb {
         format!("rocksdb {}", self.version)
     }
 
-    /// Runs the load once on a new database.
-    pub fn measure(&self, shape: &Shape, batch: u64) -> Result<Vec<Measure>, Failure> {
+    /// Runs the load once on a new database with a cache of so many bytes.
+    pub fn measure(&self, shape: &Shape, batch: u64, cache_bytes: u64) -> Result<Vec<Measure>, Failure> {
         let database = self.directory.join("database");
         if database.exists() {
             std::fs::remove_dir_all(&database).map_err(|error| Failure::local(&database, &error))?;
@@ -53,6 +53,7 @@ impl Rocksdb {
             .arg(&database)
             .args(numbers)
             .arg(order)
+            .arg(cache_bytes.to_string())
             .stderr(Stdio::inherit())
             .output()
             .map_err(|error| Failure::local(&self.program, &error))?;

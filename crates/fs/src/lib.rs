@@ -47,7 +47,9 @@ pub use diff::{Aspect, ChangeKind, ChangedRanges, Diff, PathChange, RANGES_LISTE
 pub use error::FsError;
 pub use fs::{AtimeMode, Fs, FsOptions};
 pub use invalidation::Invalidation;
-pub use names::{DirEntry, DirHandle, FilePlace, HandleVisitor, ListedFile, NewFile, RenameMode};
+pub use names::{
+    DirEntry, DirHandle, FilePlace, HandleVisitor, ListedFile, NewFile, RemovedFiles, RenameMode,
+};
 pub use node::{Node, NodeRef};
 pub use op::{CallNumber, Savepoint, TransactionCounts};
 pub use path::{Follow, Resolved};

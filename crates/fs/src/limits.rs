@@ -83,6 +83,10 @@ pub const SNAPSHOTS_MAX: u64 = 1 << 20;
 /// Most bookmarks of a pool. A list of them is read at once.
 pub const BOOKMARKS_MAX: u64 = 1 << 12;
 
+/// Names that one step of the removal of many files takes. Their key locks are an eighth of all, and the
+/// commit of a transaction waits for one step, of some 100 µs.
+pub const REMOVED_AT_ONCE: usize = 128;
+
 /// Most entries of one page of a scan.
 pub const PAGE_ENTRIES: usize = 1024;
 

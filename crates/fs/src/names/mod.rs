@@ -17,6 +17,7 @@ mod list;
 mod listed;
 mod make;
 mod remove;
+mod remove_files;
 mod rename;
 
 pub use again::FilePlace;
@@ -24,6 +25,7 @@ pub use handle::{DirHandle, HandleVisitor};
 pub use list::DirEntry;
 pub use listed::ListedFile;
 pub use make::NewFile;
+pub use remove_files::RemovedFiles;
 pub use rename::RenameMode;
 
 use smallvec::SmallVec;

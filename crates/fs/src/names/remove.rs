@@ -4,6 +4,7 @@ use warpfire_format::fs::{InodeEdit, flag};
 use warpfire_meta::{Admit, Direction, KeyRange, ScanPage, Storage};
 
 use super::departure::Departure;
+use super::remove_files::RemovedFiles;
 use super::{ChildrenLock, lock_children};
 use crate::acl::Caller;
 use crate::deferred::INODES;
@@ -77,6 +78,30 @@ impl<E: Storage> Fs<E> {
     /// `NotFound`, `NotDirectory`, `NotEmpty`, `Busy` for the root, `Invalid` for `.`, `AccessDenied`,
     /// `NotPermitted`.
     pub fn rmdir(&self, caller: &Caller<'_>, dir: &NodeRef, name: &[u8]) -> Result<(), FsError> {
+        self.rmdir_knowing(caller, dir, name, None)
+    }
+
+    /// As `rmdir`, after steps that have removed all files of the directory: it need not look for names.
+    ///
+    /// # Errors
+    /// As `rmdir`.
+    pub fn rmdir_after(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        name: &[u8],
+        removed: &RemovedFiles,
+    ) -> Result<(), FsError> {
+        self.rmdir_knowing(caller, dir, name, Some(removed))
+    }
+
+    fn rmdir_knowing(
+        &self,
+        caller: &Caller<'_>,
+        dir: &NodeRef,
+        name: &[u8],
+        removed: Option<&RemovedFiles>,
+    ) -> Result<(), FsError> {
         let record =
             || RemoveDirectory { caller: RecordedCaller::of(caller), dir: dir.ino(), name: name.into() };
         self.call(record, || {
@@ -103,7 +128,7 @@ impl<E: Storage> Fs<E> {
                 if still.is_none_or(|still| still.ino() != target.ino()) {
                     continue;
                 }
-                return self.remove_directory(caller, dir, &target, &key);
+                return self.remove_directory(caller, dir, &target, &key, removed);
             }
         })
     }
@@ -114,6 +139,7 @@ impl<E: Storage> Fs<E> {
         dir: &NodeRef,
         target: &NodeRef,
         key: &[u8],
+        removed: Option<&RemovedFiles>,
     ) -> Result<(), FsError> {
         let owner = target.state.read().attrs.uid;
         self.permit_removal(caller, dir, owner)?;
@@ -121,7 +147,8 @@ impl<E: Storage> Fs<E> {
             return Err(FsError::NotDirectory);
         }
         // Its children are held exclusively, so it stays empty until the commit.
-        if !self.is_empty(target)? {
+        let is_emptied = removed.is_some_and(|removed| self.is_still_empty(target, removed));
+        if !is_emptied && !self.is_empty(target)? {
             return Err(FsError::NotEmpty);
         }
         // The volume behind a door goes by `delete_volume` alone.

@@ -55,7 +55,7 @@ pub(crate) use inode_cache::{InodeCache, NodeLookup};
 pub(crate) use pending_times::{NodeTimes, PendingTimes};
 #[cfg(test)]
 pub(crate) use tx_nodes::NODES_KEPT_MIN;
-pub(crate) use version_counters::{RecordWatch, VersionCounters};
+pub(crate) use version_counters::{CounterSnapshot, RecordWatch, VersionCounters};
 
 /// A name in a directory. Most names fit without an allocation.
 pub(crate) type NameBuf = SmallVec<[u8; 24]>;

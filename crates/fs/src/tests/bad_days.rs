@@ -60,6 +60,9 @@ fn try_everything(fs: &super::TestFs, draw: &mut TestRandom) {
             return;
         }
         let Ok(entries) = fs.readdir(&ROOT, &dir, None, 100) else { continue };
+        if draw.below(8) == 0 {
+            let _ = fs.remove_files(&ROOT, &dir, None);
+        }
         for entry in entries {
             let Ok(node) = fs.lookup(&ROOT, &dir, &entry.name) else { continue };
             if fs.getattr(&node).size_bytes < 16 << 20 {

@@ -26,7 +26,7 @@ fn shuffle_names<E: Storage>(fs: &Fs<E>, seed: u64, steps: u64) {
         let dir = NodeRef::clone(&dirs[draw.below(dirs.len() as u64) as usize]);
         let to = NodeRef::clone(&dirs[draw.below(dirs.len() as u64) as usize]);
         let mode = NewMode::exact(0o755);
-        let outcome = match draw.below(12) {
+        let outcome = match draw.below(13) {
             0 | 1 => fs.create_file(&ROOT, &dir, &name, mode, b"x").map(|_| ()),
             2 => fs.create(&ROOT, &dir, &name, mode).map(|node| held.push(node)),
             3 => fs.mkdir(&ROOT, &dir, &name, mode).map(|node| dirs.push(node)),
@@ -47,6 +47,7 @@ fn shuffle_names<E: Storage>(fs: &Fs<E>, seed: u64, steps: u64) {
                 done
             }),
             10 => fs.readdir(&ROOT, &dir, None, 100).map(|_| ()),
+            11 => fs.remove_files(&ROOT, &dir, None).map(|_| ()),
             _ => {
                 held.clear();
                 dirs.truncate(1 + draw.below(3) as usize);
