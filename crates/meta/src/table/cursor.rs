@@ -135,7 +135,9 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         let lost = |partition, block| move |error| LostBlock { table, partition, block, error };
         let top = t.top().map_err(lost(None, None))?;
         let partition_number = partition.number(top.partitions().len(), |key| top.find(key));
-        let partition = t.partition(top.partitions()[partition_number], self.cache);
+        // A scan that goes on from one partition to the next needs no more of the index than that.
+        let used_index = if used == BlockUse::Scan { BlockUse::Scan } else { BlockUse::Index };
+        let partition = t.partition(top.partitions()[partition_number], used_index, self.cache);
         let partition = partition.map_err(lost(Some(partition_number), None))?;
         let block_number = block.number(partition.blocks().len(), |key| partition.find(key));
         let block = t.data(partition.blocks()[block_number], used, self.cache);
@@ -161,7 +163,7 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
         // Parts with a number were reached through the parts above, so these are readable.
         if let (Some(partition), Ok(top)) = (partition, t.top()) {
             if let Some(block) = block
-                && let Ok(found) = t.partition(top.partitions()[partition], self.cache)
+                && let Ok(found) = t.partition(top.partitions()[partition], BlockUse::Scan, self.cache)
                 && block + 1 < found.blocks().len()
             {
                 let is_behind = self.is_behind(found.separator(block + 1));
@@ -294,7 +296,8 @@ impl<'a, L: LogStore> RunCursor<'a, L> {
             at.block_number -= 1;
         } else if at.partition_number > 0 {
             at.partition_number -= 1;
-            at.partition = table.partition(at.top.partitions()[at.partition_number], self.cache)?;
+            let own = at.top.partitions()[at.partition_number];
+            at.partition = table.partition(own, BlockUse::Scan, self.cache)?;
             at.block_number = at.partition.blocks().len() - 1;
         } else if at.table > 0 {
             let before = at.table - 1;

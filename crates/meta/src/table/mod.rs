@@ -220,9 +220,11 @@ impl<L: LogStore> Table<L> {
     pub(crate) fn partition(
         &self,
         handle: BlockHandle,
+        used: BlockUse,
         cache: &BlockCache,
     ) -> Result<Arc<Partition>, MetaError> {
-        let block = cache.get_or_read(self.entry.id, handle, BlockUse::Index, || {
+        debug_assert_ne!(used, BlockUse::Lookup, "a partition of a lookup is an index");
+        let block = cache.get_or_read(self.entry.id, handle, used, || {
             Ok(CachedBlock::Partition(Arc::new(Partition::decode(&self.read_block(handle, cache)?)?)))
         })?;
         match block {
@@ -277,7 +279,7 @@ impl<L: LogStore> Table<L> {
     ) -> Result<Option<KeyPlace>, MetaError> {
         let top = self.top()?;
         let own = top.partitions()[top.find(key)];
-        let partition = self.partition(own, cache)?;
+        let partition = self.partition(own, BlockUse::Index, cache)?;
         if !partition.may_hold(hash) {
             return Ok(None);
         }

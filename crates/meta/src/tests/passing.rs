@@ -8,6 +8,8 @@ use crate::{Background, Batch, Direction, Engine, EngineOptions, KeyRange, ScanP
 
 const KEYS: u64 = 40_000;
 const CACHE_BYTES: u64 = 2 << 20;
+/// The part of the cache for blocks that pass.
+const PASSING_BYTES: u64 = CACHE_BYTES / 8;
 
 fn key(n: u64) -> Vec<u8> {
     format!("a directory of many/file {n:08}").into_bytes()
@@ -77,6 +79,15 @@ fn passes(pass: impl Fn(&PlainEngine)) {
 #[test]
 fn a_scan_leaves_the_blocks_of_lookups_in_the_cache() {
     passes(|engine| scan(engine, |_, _| ()));
+}
+
+/// The index of a pool of a thousand million files has some gigabytes, and a walk needs each part of it once.
+#[test]
+fn a_scan_leaves_its_part_of_the_index_in_no_cache() {
+    let engine = filled();
+    scan(&engine, |_, _| ());
+    let used_bytes = engine.cache_memory().used_bytes;
+    assert!(used_bytes < PASSING_BYTES + (32 << 10), "{used_bytes} bytes are in the cache");
 }
 
 #[test]
