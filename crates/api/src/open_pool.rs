@@ -31,6 +31,7 @@ pub(crate) struct OpenMode {
     pub memory: MemoryLimits,
     /// Most bytes of the metadata cache.
     pub cache_bytes: u64,
+    pub cache_files: bool,
 }
 
 /// An open filesystem and the pool under it. Clones share it.
@@ -92,7 +93,8 @@ impl OpenPool {
     }
 
     fn over(engine: Arc<Engine>, pool: Pool, mode: OpenMode) -> Result<Self> {
-        let options = FsOptions { atime: mode.atime, read_only: mode.read_only, memory: mode.memory };
+        let OpenMode { atime, read_only, memory, cache_files, .. } = mode;
+        let options = FsOptions { atime, read_only, memory, keeps_files: cache_files };
         let fs = Fs::open(engine, Arc::new(SystemClock), options)?;
         let has_background = mode.background == Background::Threads;
         Ok(OpenPool { fs: Arc::new(fs), has_background, pool })

@@ -74,6 +74,7 @@ pub struct PoolOptions {
     sync_interval: Option<Duration>,
     memory: MemoryLimits,
     cache_bytes: Option<u64>,
+    cache_files: bool,
     spare_after: Duration,
 }
 
@@ -96,6 +97,7 @@ impl Default for PoolOptions {
             sync_interval: None,
             memory: MemoryLimits::default(),
             cache_bytes: None,
+            cache_files: true,
             spare_after: SPARE_AFTER,
         }
     }
@@ -253,8 +255,8 @@ impl PoolOptions {
         self
     }
 
-    /// Most bytes of memory for metadata that was read, so that it need not be read again; by default a
-    /// quarter of the memory of the machine, or of what its control group may use. While memory is short, the
+    /// Most bytes of memory for metadata and small files that were read, so that they need not be read again;
+    /// by default a quarter of the memory of the machine, or of what its control group may use. While memory is short, the
     /// cache holds less, down to 64 MiB. What the cache holds is in [`Stats::cache`](crate::Stats::cache).
     ///
     /// Two memtables hold new commits, of 64 MiB each. With less than 128 MiB for metadata each has half of
@@ -262,6 +264,14 @@ impl PoolOptions {
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = Some(bytes);
+        self
+    }
+
+    /// Whether the cache holds small files too, which it does by default: files of up to about 32 KiB that were
+    /// read whole. A caller that keeps in memory what it has read has no use for that.
+    #[must_use]
+    pub fn cache_files(mut self, whether: bool) -> Self {
+        self.cache_files = whether;
         self
     }
 
@@ -397,6 +407,7 @@ impl PoolOptions {
             online: self.online,
             memory: self.memory,
             cache_bytes,
+            cache_files: self.cache_files,
         }
     }
 }

@@ -40,7 +40,7 @@ pub struct Stats {
     /// Segments with less redundancy than the present devices allow: a block of them did not verify, a device
     /// was away when they were written, or a column missed a write.
     pub damaged_segments: usize,
-    /// Memory of the metadata cache.
+    /// Memory of the cache of metadata and small files.
     pub cache: CacheMemory,
     /// Commits, conflicts, aborts and replays of transactions.
     pub transactions: TransactionCounts,

@@ -85,6 +85,9 @@ pub struct FsOptions {
     pub read_only: bool,
     /// The limits of what users keep in memory with transactions and open directories.
     pub memory: MemoryLimits,
+    /// Whether the engine is to keep the bytes of small files that were read whole. A caller that keeps them
+    /// itself, as the kernel does above a mount, has no use for that.
+    pub keeps_files: bool,
 }
 
 /// Whether names that lead to other volumes are found and listed.

@@ -104,6 +104,8 @@ impl From<SliceError> for CommitError {
 pub enum WantedBytes {
     /// Now, with the record.
     Now,
+    /// Now, and perhaps again: the store keeps them as it keeps the records that it has looked up.
+    Again,
     /// Now or by another call soon: the store keeps a few of those that it read last.
     Soon,
     /// A part of them now, and the others by other calls soon: as `Soon`, also if the record is in memory.

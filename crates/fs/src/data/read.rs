@@ -251,7 +251,7 @@ impl<E: Storage> Fs<E> {
         }
         let mut scratch = Scratch::take();
         let wanted = match fill.start {
-            0 if fill.buf.len() as u64 >= state.attrs.size_bytes => WantedBytes::Now,
+            0 if fill.buf.len() as u64 >= state.attrs.size_bytes => self.wanted_whole(),
             // A reader of the first part of a file mostly reads the others.
             0 => WantedBytes::InParts,
             _ => WantedBytes::IfKept,
@@ -263,6 +263,11 @@ impl<E: Storage> Fs<E> {
             InodeContent::Small(extents) => fill.take(0, extents),
             _ => Err(missing_record()),
         }
+    }
+
+    /// How a reader of a whole small file wants its bytes.
+    fn wanted_whole(&self) -> WantedBytes {
+        if self.options.keeps_files { WantedBytes::Again } else { WantedBytes::Now }
     }
 
     fn read_from_regions(&self, ino: u64, fill: &mut ReadFill<'_>) -> Result<(), FsError> {
@@ -299,14 +304,14 @@ impl<E: Storage> Fs<E> {
             let Scratch { value, other, .. } = &mut *scratch;
             let key = dentry_key(dir.ino(), name);
             let watch = self.version_counters.watch(&key);
-            if !self.get_with_bytes(&key, WantedBytes::Now, value)? {
+            if !self.get_with_bytes(&key, self.wanted_whole(), value)? {
                 return Err(FsError::NotFound);
             }
             let mut is_of_name = true;
             let inode = match Dentry::decode(value)?.in_volume(volume_of(dir.ino())) {
                 Dentry::Embedded(inode) if matches!(inode.content, InodeContent::Small(_)) => inode,
                 Dentry::Reference(_, ino)
-                    if self.get_with_bytes(&inode_key(ino), WantedBytes::Now, other)? =>
+                    if self.get_with_bytes(&inode_key(ino), self.wanted_whole(), other)? =>
                 {
                     is_of_name = false;
                     Inode::decode(other)?.in_volume(volume_of(ino))

@@ -3,6 +3,9 @@
 //! A scan reads most blocks once, and so do lookups of keys in their order. Their blocks *pass*: they stay in
 //! a small part of the cache, long enough for lookups of the keys that a scan returns. They take no room from
 //! the other blocks, and a walk over a large directory takes little memory.
+//!
+//! Bundles are in the cache too, by their places. A bundle is never stale: each byte of a segment is written
+//! once, segment ids are not reused, and a place is asked for only while a table names it.
 
 use std::sync::Arc;
 use warpfire_env::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +15,8 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 use warpfire_format::table::{BlockHandle, BundleIndex, DataBlock, Partition};
 use warpfire_slices::ReadAhead;
+use warpfire_units::SlicePtr;
 
-use super::kept_bundles::KeptBundles;
 use super::passing::PassingBlocks;
 use crate::store::MetaError;
 
@@ -22,11 +25,22 @@ pub(super) enum CachedBlock {
     Partition(Arc<Partition>),
     Data(Arc<DataBlock>),
     Bundles(Arc<BundleIndex>),
+    Bundle(Arc<Vec<u8>>),
 }
 
+/// Each entry of the cache has one, and a lookup waits for the line of memory that it is in.
+const _: () = assert!(size_of::<CachedBlock>() == 16, "a cached block is a pointer and its kind");
+
 /// A table's id and the offset of a block in it. Ids are not reused, so blocks of removed tables need no
-/// removal.
-pub(super) type BlockKey = (u64, u32);
+/// removal. Of a bundle it is its segment, marked, and its offset there.
+pub(super) type BlockKey = (u64, u64);
+
+/// Marks the segment of a bundle. No table has such an id.
+const SEGMENT: u64 = 1 << 63;
+
+fn bundle_key(slice: SlicePtr) -> BlockKey {
+    (SEGMENT | slice.segment.get(), slice.offset_bytes)
+}
 
 #[derive(Clone)]
 struct BlockWeight;
@@ -38,6 +52,8 @@ pub(super) enum BlockUse {
     Index,
     /// For one key.
     Lookup,
+    /// For the bytes of one key, which are not among the blocks of a table.
+    Bytes,
     /// For the keys after those of the block before.
     Scan,
 }
@@ -74,6 +90,7 @@ impl CachedBlock {
             CachedBlock::Partition(partition) => partition.memory_bytes(),
             CachedBlock::Data(data) => data.memory_bytes(),
             CachedBlock::Bundles(bundles) => bundles.memory_bytes(),
+            CachedBlock::Bundle(bytes) => bytes.capacity(),
         };
         (bytes + OVERHEAD_BYTES) as u64
     }
@@ -101,13 +118,14 @@ pub(crate) struct BlockCache {
     /// The end of the block that a lookup of any caller read last. If the next one begins there or soon
     /// after, somebody looks up keys in their order, as if by a scan.
     lookup_end: AtomicU64,
+    /// The data block of the bundle that was read last for its bytes. If the next one is of that block or of
+    /// one soon after, somebody reads files in the order of their keys.
+    bytes_of: AtomicU64,
     ahead: Arc<ReadAhead>,
-    kept_bundles: KeptBundles,
 }
 
 impl BlockCache {
-    /// A cache of `bytes`, for blocks that are read through `ahead`. Bundles that are kept have memory of
-    /// their own.
+    /// A cache of `bytes`, for blocks that are read through `ahead`.
     pub(crate) fn new(bytes: u64, ahead: Arc<ReadAhead>) -> Self {
         let (staying, passing) = parts(bytes);
         // About 8 KiB a decoded block.
@@ -124,8 +142,8 @@ impl BlockCache {
             blocks,
             passing,
             lookup_end: AtomicU64::new(NOWHERE),
+            bytes_of: AtomicU64::new(NOWHERE),
             ahead,
-            kept_bundles: KeptBundles::new(bytes),
         }
     }
 
@@ -149,27 +167,55 @@ impl BlockCache {
         &self.ahead
     }
 
-    pub(super) fn kept_bundles(&self) -> &KeptBundles {
-        &self.kept_bundles
-    }
-
     /// Whether a block is in the cache.
     pub(super) fn holds(&self, table: u64, handle: BlockHandle) -> bool {
-        let key = (table, handle.offset);
+        let key = (table, u64::from(handle.offset));
         self.blocks.contains_key(&key) || self.passing.holds(&key)
     }
 
     /// Whether a block that was not in the cache is likely to be used by one pass over the keys only.
     fn passes(&self, table: u64, handle: BlockHandle, used: BlockUse) -> bool {
-        match used {
-            BlockUse::Index => false,
-            BlockUse::Scan => true,
-            BlockUse::Lookup => {
-                let end = place(table, handle.offset.saturating_add(handle.len));
-                let before = self.lookup_end.swap(end, Ordering::Relaxed);
-                place(table, handle.offset).checked_sub(before).is_some_and(|gap| gap < NEAR_BYTES)
-            }
+        let (place, len) = (place(table, handle.offset), u64::from(handle.len));
+        let (last, now, near_bytes) = match used {
+            BlockUse::Index => return false,
+            BlockUse::Scan => return true,
+            BlockUse::Lookup => (&self.lookup_end, place + len, NEAR_BYTES),
+            BlockUse::Bytes => (&self.bytes_of, place, 2 * len),
+        };
+        let before = last.swap(now, Ordering::Relaxed);
+        place.checked_sub(before).is_some_and(|gap| gap < near_bytes)
+    }
+
+    fn get(&self, key: &BlockKey) -> Option<CachedBlock> {
+        self.blocks.get(key).or_else(|| self.passing.get(key))
+    }
+
+    fn insert(&self, key: BlockKey, block: CachedBlock, passes: bool) {
+        if passes {
+            self.passing.insert(key, block);
+        } else {
+            self.blocks.insert(key, block);
         }
+    }
+
+    /// The bundle at a place, if it is kept.
+    pub(super) fn bundle(&self, slice: SlicePtr) -> Option<Arc<Vec<u8>>> {
+        match self.get(&bundle_key(slice))? {
+            // It has the same length, unless a forged table says otherwise.
+            CachedBlock::Bundle(bytes) => Some(bytes).filter(|bytes| bytes.len() == slice.len_bytes as usize),
+            _ => None,
+        }
+    }
+
+    /// Keeps a bundle that was read for its bytes or in passing. Its record is in a data block of `table`.
+    pub(super) fn keep_bundle(
+        &self,
+        slice: SlicePtr,
+        bytes: Arc<Vec<u8>>,
+        (table, data): (u64, BlockHandle),
+        used: BlockUse,
+    ) {
+        self.insert(bundle_key(slice), CachedBlock::Bundle(bytes), self.passes(table, data, used));
     }
 
     pub(super) fn get_or_read(
@@ -179,16 +225,12 @@ impl BlockCache {
         used: BlockUse,
         read: impl FnOnce() -> Result<CachedBlock, MetaError>,
     ) -> Result<CachedBlock, MetaError> {
-        let key = (table, handle.offset);
-        if let Some(block) = self.blocks.get(&key).or_else(|| self.passing.get(&key)) {
+        let key = (table, u64::from(handle.offset));
+        if let Some(block) = self.get(&key) {
             return Ok(block);
         }
         let block = read()?;
-        if self.passes(table, handle, used) {
-            self.passing.insert(key, block.clone());
-        } else {
-            self.blocks.insert(key, block.clone());
-        }
+        self.insert(key, block.clone(), self.passes(table, handle, used));
         Ok(block)
     }
 }

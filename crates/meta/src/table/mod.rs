@@ -2,7 +2,6 @@
 
 mod cache;
 mod cursor;
-mod kept_bundles;
 mod passing;
 mod stream;
 mod writer;
@@ -63,7 +62,7 @@ pub(crate) struct KeyPlace {
 
 /// A bundle that was read.
 pub(crate) struct ReadBundle {
-    bytes: Arc<[u8]>,
+    bytes: Arc<Vec<u8>>,
     value_start: usize,
     edit: Box<[u8]>,
 }
@@ -217,7 +216,7 @@ impl<L: LogStore> Table<L> {
         Ok(self.top.get_or_init(|| top))
     }
 
-    pub(crate) fn partition(
+    fn partition(
         &self,
         handle: BlockHandle,
         used: BlockUse,
@@ -230,7 +229,7 @@ impl<L: LogStore> Table<L> {
         match block {
             CachedBlock::Partition(partition) => Ok(partition),
             // A handle from flash may be wrong.
-            CachedBlock::Data(_) | CachedBlock::Bundles(_) => Err(BLOCK_OUTSIDE.into()),
+            _ => Err(BLOCK_OUTSIDE.into()),
         }
     }
 
@@ -240,7 +239,7 @@ impl<L: LogStore> Table<L> {
         })?;
         match block {
             CachedBlock::Bundles(bundles) => Ok(bundles),
-            CachedBlock::Data(_) | CachedBlock::Partition(_) => Err(BLOCK_OUTSIDE.into()),
+            _ => Err(BLOCK_OUTSIDE.into()),
         }
     }
 
@@ -255,7 +254,7 @@ impl<L: LogStore> Table<L> {
         })?;
         match block {
             CachedBlock::Data(data) => Ok(data),
-            CachedBlock::Partition(_) | CachedBlock::Bundles(_) => Err(BLOCK_OUTSIDE.into()),
+            _ => Err(BLOCK_OUTSIDE.into()),
         }
     }
 
@@ -301,7 +300,7 @@ impl<L: LogStore> Table<L> {
 
     /// The newest version of the key in this table, by one read of its bundle, or by none if the bundle was
     /// kept. `None` if the version has none, if it cannot be read, or if it was not kept and either only a
-    /// kept one is wanted or the data block is in memory and not all parts are wanted. The caller holds a
+    /// kept one is wanted or the data block is in memory and brings what is wanted now. The caller holds a
     /// pin, or the bundle may be gone.
     pub(crate) fn read_bundle(
         &self,
@@ -312,31 +311,37 @@ impl<L: LogStore> Table<L> {
         cache: &BlockCache,
     ) -> Option<ReadBundle> {
         let KeyPlace { own, partition, number } = place;
-        let kept = cache.kept_bundles();
         let if_kept = match wanted {
             WantedBytes::Now | WantedBytes::Soon => self.is_in_memory(partition.blocks()[*number], cache),
-            WantedBytes::InParts => false,
+            WantedBytes::Again | WantedBytes::InParts => false,
             WantedBytes::IfKept => true,
         };
-        if if_kept && !kept.may_have(hash) {
+        let handle = partition.bundle_block(*own)?;
+        // It was read with the bundle, if that is kept.
+        if if_kept && !cache.holds(self.entry.id, handle) {
             return None;
         }
-        let handle = partition.bundle_block(*own)?;
         // Whatever goes wrong here, the data block has the record too.
         let bundles = self.bundles(handle, cache).ok()?;
         for entry in bundles.find(*number, hash) {
             let slice = entry.bundle.slice;
-            let found = kept.get(slice);
-            let is_kept = found.is_some();
-            let read = || self.read_slice(slice, cache);
-            let Some(bytes) = found.or_else(|| if if_kept { None } else { read() }) else { continue };
+            let kept = cache.bundle(slice);
+            let is_kept = kept.is_some();
+            let read = || if if_kept { None } else { self.read_slice(slice, cache) };
+            let Some(bytes) = kept.or_else(read) else { continue };
             // Another key may have the same fingerprint.
             if let Some((found, value)) = decode_bundle(&bytes)
                 && found == key
             {
                 let value_start = bytes.len() - value.len();
-                if matches!(wanted, WantedBytes::Soon | WantedBytes::InParts) && !is_kept {
-                    kept.keep(slice, hash, &bytes);
+                let used = match wanted {
+                    WantedBytes::Again => Some(BlockUse::Bytes),
+                    WantedBytes::Soon | WantedBytes::InParts => Some(BlockUse::Scan),
+                    WantedBytes::Now | WantedBytes::IfKept => None,
+                };
+                if let Some(used) = used.filter(|_| !is_kept) {
+                    let data = (self.entry.id, partition.blocks()[*number]);
+                    cache.keep_bundle(slice, Arc::clone(&bytes), data, used);
                 }
                 return Some(ReadBundle { bytes, value_start, edit: entry.bundle.edit });
             }
@@ -347,11 +352,10 @@ impl<L: LogStore> Table<L> {
 
 impl<L: LogStore> Table<L> {
     /// The bytes of a slice outside of the table; `None` if they cannot be read.
-    fn read_slice(&self, slice: SlicePtr, cache: &BlockCache) -> Option<Arc<[u8]>> {
-        let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, slice.len_bytes as usize).collect();
-        let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
-        cache.ahead().read(&*self.log, slice, buf).ok()?;
-        Some(bytes)
+    fn read_slice(&self, slice: SlicePtr, cache: &BlockCache) -> Option<Arc<Vec<u8>>> {
+        let mut bytes = vec![0; slice.len_bytes as usize];
+        cache.ahead().read(&*self.log, slice, &mut bytes).ok()?;
+        Some(Arc::new(bytes))
     }
 }
 

@@ -106,6 +106,56 @@ fn bytes_that_are_wanted_soon_are_kept() {
     assert_eq!(read, [3; 8]);
 }
 
+/// An engine whose cache has room for all files.
+fn filled_in_memory() -> ListEngine {
+    let engine = filled();
+    engine.compact().unwrap();
+    engine.limit_cache(2 << 20);
+    engine
+}
+
+fn read_as(engine: &ListEngine, wanted: WantedBytes, order: impl Iterator<Item = u64>) -> u64 {
+    let _pin = engine.pin().unwrap();
+    let before = engine.log().counters().reads;
+    for n in order {
+        let mut value = Vec::new();
+        assert!(engine.get_with_bytes(&key(n), wanted, &mut value).unwrap());
+        let read = resolved(&value, |slice, buf| engine.log().read(slice, buf)).unwrap();
+        assert_eq!(read, text(n), "file {n}");
+    }
+    engine.log().counters().reads - before
+}
+
+#[test]
+fn a_file_that_is_wanted_again_is_read_once() {
+    let engine = filled_in_memory();
+    let at_random = || (0..FILES).map(|turn| turn * 1237 % FILES);
+    read_as(&engine, WantedBytes::Again, at_random());
+    assert_eq!(read_as(&engine, WantedBytes::Again, at_random()), 0);
+    assert_eq!(read_as(&engine, WantedBytes::Soon, at_random()), 0);
+    // Also if its record has been looked up before.
+    let engine = filled_in_memory();
+    let mut value = Vec::new();
+    for n in at_random() {
+        assert!(engine.get(&key(n), Seq::MAX, &mut value).unwrap());
+    }
+    read_as(&engine, WantedBytes::Again, at_random());
+    assert_eq!(read_as(&engine, WantedBytes::Again, at_random()), 0);
+}
+
+#[test]
+fn files_that_are_read_once_take_no_room_from_others() {
+    let reads = [(WantedBytes::Now, false), (WantedBytes::Soon, false), (WantedBytes::Again, true)];
+    for (wanted, is_in_order) in reads {
+        let engine = filled_in_memory();
+        read_as(&engine, wanted, (0..FILES).map(|turn| if is_in_order { turn } else { turn * 1237 % FILES }));
+        let used_bytes = engine.cache_memory().used_bytes;
+        // A part of an eighth is for blocks that pass.
+        let bytes = FILES * text(0).len() as u64;
+        assert!(used_bytes < (256 << 10) + bytes / 4, "{wanted:?}: {used_bytes} bytes are in the cache");
+    }
+}
+
 #[test]
 fn a_short_change_of_a_record_keeps_its_bundle() {
     let engine = filled();

@@ -254,7 +254,13 @@ impl EngineAndTwin {
             let _pin = self.engine.pin().unwrap();
             let read =
                 |value: &[u8]| resolved(value, |slice, buf| self.engine.log().read(slice, buf)).unwrap();
-            for wanted in [WantedBytes::Now, WantedBytes::Soon, WantedBytes::InParts, WantedBytes::IfKept] {
+            for wanted in [
+                WantedBytes::Now,
+                WantedBytes::Again,
+                WantedBytes::Soon,
+                WantedBytes::InParts,
+                WantedBytes::IfKept,
+            ] {
                 assert_eq!(self.engine.get_with_bytes(&key, wanted, &mut b).unwrap(), found);
                 assert_eq!(read(&b), read(&a), "{key:?} with its bytes, {wanted:?}");
             }

@@ -368,6 +368,8 @@ fn serve(args: &Args, words: &MountWords, json: bool) -> Result<(), Failure> {
     log.start(levels);
     let mut how =
         Pool::options().read_only(words.read_only).degraded(words.degraded).access_times(words.access_times);
+    // The kernel keeps the pages of files.
+    how = how.cache_files(false);
     if let Some(bytes) = words.cache_bytes {
         how = how.cache_bytes(bytes);
     }
