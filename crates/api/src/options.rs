@@ -255,9 +255,10 @@ impl PoolOptions {
         self
     }
 
-    /// Most bytes of memory for metadata and small files that were read, so that they need not be read again;
-    /// by default a quarter of the memory of the machine, or of what its control group may use. While memory is short, the
-    /// cache holds less, down to 64 MiB. What the cache holds is in [`Stats::cache`](crate::Stats::cache).
+    /// Most bytes of memory for metadata and small files that were read, so that they need not be read
+    /// again; by default a quarter of the memory of the machine, or of what its control group may use. While
+    /// memory is short, the cache holds less, down to 64 MiB. What the cache holds is in
+    /// [`Stats::cache`](crate::Stats::cache).
     ///
     /// Two memtables hold new commits, of 64 MiB each. With less than 128 MiB for metadata each has half of
     /// that, and at least 8 MiB.
@@ -267,8 +268,8 @@ impl PoolOptions {
         self
     }
 
-    /// Whether the cache holds small files too, which it does by default: files of up to about 32 KiB that were
-    /// read whole. A caller that keeps in memory what it has read has no use for that.
+    /// Whether the cache holds small files too, which it does by default: files of up to about 32 KiB that
+    /// were read whole. A caller that keeps in memory what it has read has no use for that.
     #[must_use]
     pub fn cache_files(mut self, whether: bool) -> Self {
         self.cache_files = whether;
