@@ -300,8 +300,8 @@ impl<L: LogStore> Table<L> {
 
     /// The newest version of the key in this table, by one read of its bundle, or by none if the bundle was
     /// kept. `None` if the version has none, if it cannot be read, or if it was not kept and either only a
-    /// kept one is wanted or the data block is in memory and all that the caller needs now. The caller holds a
-    /// pin, or the bundle may be gone.
+    /// kept one is wanted or the data block, which is in memory, has all that the caller needs. The caller
+    /// holds a pin, or the bundle may be gone.
     pub(crate) fn read_bundle(
         &self,
         place: &KeyPlace,
