@@ -57,6 +57,10 @@ use crate::volume::{Claim, LimitedVolumes, VolumeUse};
 /// Inode number of a volume's root directory. Later numbers are larger.
 pub(crate) const ROOT_INO: u64 = 1;
 
+/// Times that a change is made whose pin keeps the room that its commit needs. Each time, reclaim has emptied
+/// segments.
+const TRIES_WITH_PIN: u32 = 4;
+
 /// Room that a call finds before it pins the slices of its commit. Most commits take less.
 const COMMIT_ROOM_BYTES: u64 = 64 << 10;
 
@@ -314,6 +318,22 @@ impl<E: Storage> Fs<E> {
         run: impl FnOnce() -> T,
     ) -> T {
         self.call_gate.call(|| stamp(self.clock.now()), operation, run)
+    }
+
+    /// Makes a change in one commit for which `change` pins slices. If the commit finds no room although
+    /// reclaim has emptied segments, because that pin kept them, the change is made again: nothing has
+    /// happened.
+    pub(crate) fn change_with_pin<T>(
+        &self,
+        mut change: impl FnMut() -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        for _ in 1..TRIES_WITH_PIN {
+            match change() {
+                Err(FsError::NoSpace) if self.engine.has_unpinned() => {}
+                other => return other,
+            }
+        }
+        change()
     }
 
     /// Enters the gate for a call that a transaction does not record: see [`CallGate::enter_unrecorded`].

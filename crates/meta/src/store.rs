@@ -313,6 +313,12 @@ pub trait Store: Send + Sync + 'static {
     /// the commit itself has the error.
     fn find_room(&self, bytes: u64, admit: Admit);
 
+    /// Whether reclaim has emptied segments that no pin keeps any more. A call that found no room while its
+    /// own pin kept them finds it now.
+    fn has_unpinned(&self) -> bool {
+        false
+    }
+
     /// The keys of the read set that have changed since `reads.at`, each once; `None` if there are more than
     /// `max`. It has every change that a snapshot taken before the call sees. Changes that are made during
     /// the call may be in the answer or not.

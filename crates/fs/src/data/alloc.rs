@@ -100,6 +100,7 @@ impl<E: Storage> Fs<E> {
         offset: u64,
         end: u64,
     ) -> Result<(), FsError> {
+        let _pin = self.pin_to_commit()?;
         let mut scratch = Scratch::take();
         let mut state = node.state.write();
         let size = state.attrs.size_bytes;

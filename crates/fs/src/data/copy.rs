@@ -47,37 +47,46 @@ impl<E: Storage> Fs<E> {
             check_regular(source)?;
             check_regular(target)?;
             let same = source.ino() == target.ino();
-            // The source's slices stay where they are until the commit counts the target's references.
-            let _pin = self.pin_to_commit()?;
-            let (source_state, mut target_state) = lock_both(source, target);
-            let size = source_state.as_deref().map_or(target_state.attrs.size_bytes, |s| s.attrs.size_bytes);
-            let len = len.min(size.saturating_sub(start)).min(COPY_BYTES_MAX);
-            if len == 0 {
-                return Ok(0);
+            let len = self.change_with_pin(|| {
+                // The source's slices stay where they are until the commit counts the target's references.
+                let _pin = self.pin_to_commit()?;
+                let (source_state, mut target_state) = lock_both(source, target);
+                let size =
+                    source_state.as_deref().map_or(target_state.attrs.size_bytes, |s| s.attrs.size_bytes);
+                let len = len.min(size.saturating_sub(start)).min(COPY_BYTES_MAX);
+                if len == 0 {
+                    return Ok(0);
+                }
+                let end = check_end(at, len)?;
+                if same && start < end && at < start + len {
+                    return Err(FsError::Invalid("source and target overlap"));
+                }
+                // The values are read under the lock of both files: the target gets the source of one moment.
+                let values = self.values_of(
+                    source,
+                    source_state.as_deref().unwrap_or(&target_state),
+                    start,
+                    start + len,
+                )?;
+                let pieces = pieces_of(&values, start, start + len, at)?;
+                let mut scratch = Scratch::take();
+                let edit = self.edit_of_write(caller, target, &target_state, &mut scratch.batch);
+                let size_after = target_state.attrs.size_bytes.max(end);
+                self.apply_pieces(
+                    target,
+                    &mut target_state,
+                    &pieces,
+                    size_after,
+                    edit,
+                    &mut scratch.batch,
+                    Admit::User,
+                )?;
+                Ok(len)
+            })?;
+            if len > 0 {
+                // This locks the source again.
+                self.renew_atime_if_due(source)?;
             }
-            let end = check_end(at, len)?;
-            if same && start < end && at < start + len {
-                return Err(FsError::Invalid("source and target overlap"));
-            }
-            // The values are read under the lock of both files: the target gets the source of one moment.
-            let values =
-                self.values_of(source, source_state.as_deref().unwrap_or(&target_state), start, start + len)?;
-            let pieces = pieces_of(&values, start, start + len, at)?;
-            let mut scratch = Scratch::take();
-            let edit = self.edit_of_write(caller, target, &target_state, &mut scratch.batch);
-            let size_after = target_state.attrs.size_bytes.max(end);
-            self.apply_pieces(
-                target,
-                &mut target_state,
-                &pieces,
-                size_after,
-                edit,
-                &mut scratch.batch,
-                Admit::User,
-            )?;
-            // Renewing the access time locks the source again.
-            drop((source_state, target_state));
-            self.renew_atime_if_due(source)?;
             Ok(len)
         })
     }

@@ -63,7 +63,9 @@ fn without_spare<'a>(piece: &FilePiece<'a>, size: u64) -> Option<FilePiece<'a>> 
 }
 
 impl<E: Storage> Fs<E> {
-    /// Splices a file in one commit: writes anew every extent from the region of `splice.start` on.
+    /// Splices a file in one commit: writes anew every extent from the region of `splice.start` on. The
+    /// caller holds a pin: the old values name slices, which stay where they are until the commit names them
+    /// again.
     ///
     /// # Errors
     /// `FileTooLarge` beyond 2^63 - 1, or for more than 2^18 regions; `Damaged`; as `commit`.
@@ -75,8 +77,6 @@ impl<E: Storage> Fs<E> {
         edit: InodeEdit<'_>,
         batch: &mut Batch,
     ) -> Result<(), FsError> {
-        // The old values name slices: the pin keeps these where they are until the commit names them again.
-        let _pin = self.pin_to_commit()?;
         let size = state.attrs.size_bytes;
         assert!(
             splice.start <= splice.from && splice.start <= splice.to && splice.from <= size,

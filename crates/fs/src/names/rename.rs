@@ -114,9 +114,11 @@ impl<E: Storage> Fs<E> {
             // The locks to take depend on the kinds of both nodes, so the nodes are found without locks and
             // compared again under them.
             loop {
-                let source = self.find(from.dir.ino(), from.name)?;
-                let target = self.find(to.dir.ino(), to.name)?;
-                let departed = self.try_rename(caller, &from, &to, mode, source, target)?;
+                let departed = self.change_with_pin(|| {
+                    let source = self.find(from.dir.ino(), from.name)?;
+                    let target = self.find(to.dir.ino(), to.name)?;
+                    self.try_rename(caller, &from, &to, mode, source, target)
+                })?;
                 match departed {
                     Some(Departure::Orphaned) => return self.reap(),
                     Some(_) => return Ok(()),

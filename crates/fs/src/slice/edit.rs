@@ -51,31 +51,33 @@ impl<E: Storage> Fs<E> {
         self.call(record, || {
             check_regular(node)?;
             let now = self.use_slice(slice)?;
-            let _pin = self.pin_to_commit()?;
-            let mut scratch = Scratch::take();
-            let mut state = node.state.write();
-            let offset = match position {
-                Position::At(offset) => offset,
-                Position::End => state.attrs.size_bytes,
-            };
-            let end = check_end(offset, slice.len_bytes())?;
-            // Until the commit counts the bytes: a lease may expire while the commit waits for room.
-            let in_use = slice.in_use(now)?;
-            let pieces = in_use.pieces(offset);
-            if !pieces.is_empty() {
-                let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
-                let size_after = state.attrs.size_bytes.max(end);
-                self.apply_pieces(
-                    node,
-                    &mut state,
-                    &pieces,
-                    size_after,
-                    edit,
-                    &mut scratch.batch,
-                    Admit::User,
-                )?;
-            }
-            Ok(offset)
+            self.change_with_pin(|| {
+                let _pin = self.pin_to_commit()?;
+                let mut scratch = Scratch::take();
+                let mut state = node.state.write();
+                let offset = match position {
+                    Position::At(offset) => offset,
+                    Position::End => state.attrs.size_bytes,
+                };
+                let end = check_end(offset, slice.len_bytes())?;
+                // Until the commit counts the bytes: a lease may expire while the commit waits for room.
+                let in_use = slice.in_use(now)?;
+                let pieces = in_use.pieces(offset);
+                if !pieces.is_empty() {
+                    let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+                    let size_after = state.attrs.size_bytes.max(end);
+                    self.apply_pieces(
+                        node,
+                        &mut state,
+                        &pieces,
+                        size_after,
+                        edit,
+                        &mut scratch.batch,
+                        Admit::User,
+                    )?;
+                }
+                Ok(offset)
+            })
         })
     }
 
@@ -103,42 +105,44 @@ impl<E: Storage> Fs<E> {
                 InsertSource::Slice(slice) => self.use_slice(slice)?,
                 InsertSource::Hole(_) => self.lease_time(),
             };
-            let _pin = self.pin_to_commit()?;
-            let mut scratch = Scratch::take();
-            let mut state = node.state.write();
-            let size = state.attrs.size_bytes;
-            let len = inserted.len_bytes();
-            if offset > size {
-                return Err(FsError::Invalid("a range is inserted within the file or at its end"));
-            }
-            let size_after = check_end(size, len)?;
-            let in_use;
-            let pieces = match inserted {
-                InsertSource::Slice(slice) => {
-                    in_use = slice.in_use(now)?;
-                    in_use.pieces(offset)
+            self.change_with_pin(|| {
+                let _pin = self.pin_to_commit()?;
+                let mut scratch = Scratch::take();
+                let mut state = node.state.write();
+                let size = state.attrs.size_bytes;
+                let len = inserted.len_bytes();
+                if offset > size {
+                    return Err(FsError::Invalid("a range is inserted within the file or at its end"));
                 }
-                InsertSource::Hole(len) => vec![FilePiece::hole(offset, len)],
-            };
-            // Checked after the value: an empty insertion of an expired value is an error too.
-            if len == 0 {
-                return Ok(());
-            }
-            let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
-            if offset == size {
-                // Nothing moves: an append does not write the regions before it anew.
-                return self.apply_pieces(
-                    node,
-                    &mut state,
-                    &pieces,
-                    size_after,
-                    edit,
-                    &mut scratch.batch,
-                    Admit::User,
-                );
-            }
-            let splice = Splice { start: offset, from: offset, to: offset + len, inserted: &pieces };
-            self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
+                let size_after = check_end(size, len)?;
+                let in_use;
+                let pieces = match inserted {
+                    InsertSource::Slice(slice) => {
+                        in_use = slice.in_use(now)?;
+                        in_use.pieces(offset)
+                    }
+                    InsertSource::Hole(len) => vec![FilePiece::hole(offset, len)],
+                };
+                // Checked after the value: an empty insertion of an expired value is an error too.
+                if len == 0 {
+                    return Ok(());
+                }
+                let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+                if offset == size {
+                    // Nothing moves: an append does not write the regions before it anew.
+                    return self.apply_pieces(
+                        node,
+                        &mut state,
+                        &pieces,
+                        size_after,
+                        edit,
+                        &mut scratch.batch,
+                        Admit::User,
+                    );
+                }
+                let splice = Splice { start: offset, from: offset, to: offset + len, inserted: &pieces };
+                self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
+            })
         })
     }
 
@@ -157,6 +161,7 @@ impl<E: Storage> Fs<E> {
         let record = || RemoveRange { caller: RecordedCaller::of(caller), node: node.ino(), offset, len };
         self.call(record, || {
             check_regular(node)?;
+            let _pin = self.pin_to_commit_as(Admit::Reserve)?;
             let mut scratch = Scratch::take();
             let mut state = node.state.write();
             let size = state.attrs.size_bytes;

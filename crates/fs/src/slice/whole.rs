@@ -45,16 +45,18 @@ impl<E: Storage> Fs<E> {
         self.call(record, || {
             check_regular(node)?;
             let now = self.use_slice(slice)?;
-            let _pin = self.pin_to_commit()?;
-            let mut scratch = Scratch::take();
-            let mut state = node.state.write();
-            let len = check_end(0, slice.len_bytes())?;
-            let in_use = slice.in_use(now)?;
-            let pieces = in_use.pieces(0);
-            let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
-            // Everything is removed, and nothing moves.
-            let splice = Splice { start: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
-            self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
+            self.change_with_pin(|| {
+                let _pin = self.pin_to_commit()?;
+                let mut scratch = Scratch::take();
+                let mut state = node.state.write();
+                let len = check_end(0, slice.len_bytes())?;
+                let in_use = slice.in_use(now)?;
+                let pieces = in_use.pieces(0);
+                let edit = self.edit_of_write(caller, node, &state, &mut scratch.batch);
+                // Everything is removed, and nothing moves.
+                let splice = Splice { start: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
+                self.splice(node, &mut state, &splice, edit, &mut scratch.batch)
+            })
         })
     }
 
@@ -74,51 +76,55 @@ impl<E: Storage> Fs<E> {
         self.call(record, || {
             check_regular(target)?;
             sources.iter().try_for_each(|source| check_regular(source))?;
-            let _pin = self.pin_to_commit()?;
-            // All files are locked at the same time, so that the result is of one moment. Each is locked
-            // once, in the order of inode numbers: that is the order of every call that locks several.
-            let mut files: Vec<&NodeRef> = sources.iter().chain([target]).collect();
-            files.sort_unstable_by_key(|node| node.ino());
-            files.dedup_by_key(|node| node.ino());
-            debug_assert!(
-                files.is_sorted_by(|a, b| a.ino() < b.ino()),
-                "files are locked in the order of their inode numbers, each once"
-            );
-            let mut held: Vec<LockedState<'_>> = files
-                .iter()
-                .map(|node| match node.ino() == target.ino() {
-                    true => LockedState::Target(node.state.write()),
-                    false => LockedState::Source(node.state.read()),
-                })
-                .collect();
-            let place = |node: &NodeRef| {
-                files.binary_search_by_key(&node.ino(), |file| file.ino()).expect("every file is among them")
-            };
-            // All values are read before the first is written: the target may be a source.
-            let mut values = Vec::with_capacity(sources.len());
-            let mut len = 0;
-            for source in sources {
-                let state = held.get(place(source)).expect("every file is locked").state();
-                let size = state.attrs.size_bytes;
-                len = check_end(len, size)?;
-                values.push((size, self.values_of(source, state, 0, size)?));
-            }
-            let mut pieces = Vec::new();
-            let mut at = 0;
-            for (size, values) in &values {
-                pieces.extend(pieces_of(values, 0, *size, at)?);
-                at += size;
-            }
-            debug_assert_eq!(at, len, "the sources are as long as when they were read");
-            let mut scratch = Scratch::take();
-            let Some(LockedState::Target(state)) = held.get_mut(place(target)) else {
-                unreachable!("the target is locked for writing")
-            };
-            let edit = self.edit_of_write(caller, target, state, &mut scratch.batch);
-            let splice = Splice { start: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
-            self.splice(target, state, &splice, edit, &mut scratch.batch)?;
-            // Renewing access times locks the sources again.
-            drop(held);
+            let len = self.change_with_pin(|| {
+                let _pin = self.pin_to_commit()?;
+                // All files are locked at the same time, so that the result is of one moment. Each is locked
+                // once, in the order of inode numbers: that is the order of every call that locks several.
+                let mut files: Vec<&NodeRef> = sources.iter().chain([target]).collect();
+                files.sort_unstable_by_key(|node| node.ino());
+                files.dedup_by_key(|node| node.ino());
+                debug_assert!(
+                    files.is_sorted_by(|a, b| a.ino() < b.ino()),
+                    "files are locked in the order of their inode numbers, each once"
+                );
+                let mut held: Vec<LockedState<'_>> = files
+                    .iter()
+                    .map(|node| match node.ino() == target.ino() {
+                        true => LockedState::Target(node.state.write()),
+                        false => LockedState::Source(node.state.read()),
+                    })
+                    .collect();
+                let place = |node: &NodeRef| {
+                    files
+                        .binary_search_by_key(&node.ino(), |file| file.ino())
+                        .expect("every file is among them")
+                };
+                // All values are read before the first is written: the target may be a source.
+                let mut values = Vec::with_capacity(sources.len());
+                let mut len = 0;
+                for source in sources {
+                    let state = held.get(place(source)).expect("every file is locked").state();
+                    let size = state.attrs.size_bytes;
+                    len = check_end(len, size)?;
+                    values.push((size, self.values_of(source, state, 0, size)?));
+                }
+                let mut pieces = Vec::new();
+                let mut at = 0;
+                for (size, values) in &values {
+                    pieces.extend(pieces_of(values, 0, *size, at)?);
+                    at += size;
+                }
+                debug_assert_eq!(at, len, "the sources are as long as when they were read");
+                let mut scratch = Scratch::take();
+                let Some(LockedState::Target(state)) = held.get_mut(place(target)) else {
+                    unreachable!("the target is locked for writing")
+                };
+                let edit = self.edit_of_write(caller, target, state, &mut scratch.batch);
+                let splice = Splice { start: 0, from: state.attrs.size_bytes, to: len, inserted: &pieces };
+                self.splice(target, state, &splice, edit, &mut scratch.batch)?;
+                Ok(len)
+            })?;
+            // This locks the sources again.
             sources.iter().try_for_each(|source| self.renew_atime_if_due(source))?;
             Ok(len)
         })

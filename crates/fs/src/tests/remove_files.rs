@@ -190,6 +190,29 @@ fn a_caller_removes_what_unlink_would() {
     check(&*engine, "after the refusals");
 }
 
+/// A step subtracts what its files counted in their volume, and a snapshot keeps them.
+#[test]
+fn volumes_and_snapshots_count_what_is_removed() {
+    let (engine, clock) = world_with();
+    let fs = Arc::new(Fs::open(Arc::clone(&engine), clock, FsOptions::default()).unwrap());
+    fs.create_volume(&fs.root(), b"v", (0, 0)).unwrap();
+    let top = fs.lookup(&ROOT, &fs.root(), b"v").unwrap();
+    for n in 0..3 * REMOVED_AT_ONCE / 2 {
+        make(&fs, &top, &format!("{n}"));
+    }
+    fs.create_snapshot(b"all").unwrap();
+    let counts = || {
+        let volume = fs.volumes().unwrap().remove(0);
+        (volume.inodes, volume.file_bytes)
+    };
+    let files = 3 * REMOVED_AT_ONCE as u64 / 2;
+    assert_eq!(counts(), (files + 1, 5 * files));
+    empty(&fs, &top).unwrap();
+    assert_eq!(counts(), (1, 0));
+    fs.sync().unwrap();
+    check(&*engine, "a removal that a snapshot keeps");
+}
+
 /// A damaged directory names one inode twice, each time with its record. Nobody waits for a lock that it has.
 #[test]
 fn an_inode_that_is_named_twice_is_no_deadlock() {

@@ -78,6 +78,10 @@ impl<L: LogStore, S: Schema> Store for Engine<L, S> {
         self.inner.find_room(bytes, admit);
     }
 
+    fn has_unpinned(&self) -> bool {
+        self.inner.log.has_unpinned()
+    }
+
     fn changed_keys(&self, reads: &ReadSet, max: usize) -> Result<Option<Vec<Box<[u8]>>>, MetaError> {
         self.inner.changed_keys(reads, max)
     }
