@@ -33,7 +33,7 @@ const RETURNED_BYTES_MIN: u64 = 16 << 20;
 /// Time between two looks at the memory of the machine.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The size in bytes that the metadata cache of a pool has by default: a quarter of the machine's memory, at
+/// The size in bytes that the cache of a pool has by default: a quarter of the machine's memory, at
 /// least 64 MiB. It gives way while memory is short.
 #[must_use]
 pub fn default_cache_bytes() -> u64 {

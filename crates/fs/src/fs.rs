@@ -57,8 +57,8 @@ use crate::volume::{Claim, LimitedVolumes, VolumeUse};
 /// Inode number of a volume's root directory. Later numbers are larger.
 pub(crate) const ROOT_INO: u64 = 1;
 
-/// Times that a change is made whose pin keeps the room that its commit needs. Each time, reclaim has emptied
-/// segments.
+/// Times that a change is tried while its own pin keeps the room that its commit needs. Before each further
+/// try, reclaim has emptied segments.
 const TRIES_WITH_PIN: u32 = 4;
 
 /// Room that a call finds before it pins the slices of its commit. Most commits take less.

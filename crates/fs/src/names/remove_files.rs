@@ -62,6 +62,12 @@ impl RemovedFiles {
         RemovedFiles { files: 0, directories: Vec::new(), is_end: true, last, emptied }
     }
 
+    /// Whether the steps have removed every name that they met.
+    #[cfg(test)]
+    pub(crate) fn has_emptied(&self) -> bool {
+        self.emptied.is_some()
+    }
+
     /// Counts files that were removed in so many changes of the directory.
     fn count(&mut self, files: u64, changes: u64) {
         self.files += files;
@@ -70,18 +76,13 @@ impl RemovedFiles {
         }
     }
 
-    fn leave(&mut self, directory: &[u8]) {
-        self.directories.push(directory.into());
-        self.emptied = None;
-    }
-
     /// Adds the outcome of `unlink` for a name that was a file's when it was listed. It may be a directory's
     /// by now, or gone.
     fn add(&mut self, name: &[u8], unlinked: Result<(), FsError>) -> Result<(), FsError> {
         match unlinked {
             Ok(()) => self.count(1, 1),
             Err(FsError::NotFound) => {}
-            Err(FsError::IsDirectory) => self.leave(name),
+            Err(FsError::IsDirectory) => self.directories.push(name.into()),
             Err(e) => return Err(e),
         }
         Ok(())
@@ -151,11 +152,15 @@ impl<E: Storage> Fs<E> {
         drop(snapshot);
         let mut sorted = self.sort_page(dir.ino(), &page)?;
         let plain = std::mem::take(&mut sorted.plain);
-        sorted.directories.iter().for_each(|name| answer.leave(name));
+        answer.directories.extend(sorted.directories.iter().map(|name| NameBuf::from_slice(name)));
         let files = self.remove_plain(caller, dir, &plain, &counters_before, &mut sorted.others)?;
         answer.count(files, u64::from(files > 0));
         for name in sorted.others {
             answer.add(name, self.unlink(caller, dir, name))?;
+        }
+        if answer.files != page.len() as u64 {
+            // A name is left, or somebody else has removed it.
+            answer.emptied = None;
         }
         if let Some(last) = page.iter().last().filter(|_| page.more) {
             answer.last = name_of(last.key)?.into();
@@ -176,7 +181,7 @@ impl<E: Storage> Fs<E> {
         let entries = self.readdir(caller, dir, after, REMOVED_AT_ONCE)?;
         for entry in &entries {
             if entry.kind == FileKind::Directory {
-                answer.leave(&entry.name);
+                answer.directories.push(entry.name.clone());
             } else {
                 answer.add(&entry.name, self.unlink(caller, dir, &entry.name))?;
             }

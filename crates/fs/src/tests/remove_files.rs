@@ -87,6 +87,7 @@ fn files_of_every_kind_go_and_directories_stay() {
     assert_eq!(directories, [b"a directory".to_vec(), b"plain directory".to_vec()]);
     assert_eq!(steps, 4, "{} names", 3 * REMOVED_AT_ONCE + 9);
     assert_eq!(names(&fs, &dir), directories.into_iter().collect());
+    assert!(!empty_by(&fs, &dir, |_| ()).unwrap().has_emptied(), "directories are left");
     assert!(fs.getattr(&dir).mtime > before, "its names have changed");
     let mut bytes = [0; 10];
     assert_eq!(fs.read(&open, 0, &mut bytes).unwrap(), 5, "an open file can be read to its end");
@@ -271,10 +272,12 @@ fn a_directory_that_was_emptied_goes_if_it_is_still_empty() {
             if !is_between {
                 add();
             }
+            let removed = removed.unwrap();
+            assert!(removed.has_emptied(), "{path}: what a step met, it has removed");
             // A later step removes the name that comes last.
             let is_empty = is_between && way == "create";
             assert_eq!(names(&fs, &dir).is_empty(), is_empty, "{path}");
-            let outcome = fs.rmdir_after(&ROOT, &root, path.as_bytes(), &removed.unwrap());
+            let outcome = fs.rmdir_after(&ROOT, &root, path.as_bytes(), &removed);
             assert!(outcome.is_ok() == is_empty, "{path}: {outcome:?}");
         }
     }

@@ -50,12 +50,26 @@ fn filled() -> ListEngine {
 
 /// Reads each file whole, in an order that hides nothing in caches. Returns the reads of the log.
 fn read_all(engine: &ListEngine, expected: impl Fn(u64) -> Vec<u8>) -> u64 {
+    read_as(engine, WantedBytes::Now, at_random(), expected)
+}
+
+/// All files in an order that hides nothing in caches.
+fn at_random() -> impl Iterator<Item = u64> {
+    (0..FILES).map(|turn| turn * 1237 % FILES)
+}
+
+/// Reads files whole, in this order. Returns the reads of the log.
+fn read_as(
+    engine: &ListEngine,
+    wanted: WantedBytes,
+    order: impl Iterator<Item = u64>,
+    expected: impl Fn(u64) -> Vec<u8>,
+) -> u64 {
     let _pin = engine.pin().unwrap();
     let before = engine.log().counters().reads;
     let mut value = Vec::new();
-    for turn in 0..FILES {
-        let n = turn * 1237 % FILES;
-        assert!(engine.get_with_bytes(&key(n), WantedBytes::Now, &mut value).unwrap());
+    for n in order {
+        assert!(engine.get_with_bytes(&key(n), wanted, &mut value).unwrap());
         let read = resolved(&value, |slice, buf| engine.log().read(slice, buf)).unwrap();
         assert_eq!(read, expected(n), "file {n}");
     }
@@ -114,33 +128,20 @@ fn filled_in_memory() -> ListEngine {
     engine
 }
 
-fn read_as(engine: &ListEngine, wanted: WantedBytes, order: impl Iterator<Item = u64>) -> u64 {
-    let _pin = engine.pin().unwrap();
-    let before = engine.log().counters().reads;
-    for n in order {
-        let mut value = Vec::new();
-        assert!(engine.get_with_bytes(&key(n), wanted, &mut value).unwrap());
-        let read = resolved(&value, |slice, buf| engine.log().read(slice, buf)).unwrap();
-        assert_eq!(read, text(n), "file {n}");
-    }
-    engine.log().counters().reads - before
-}
-
 #[test]
 fn a_file_that_is_wanted_again_is_read_once() {
     let engine = filled_in_memory();
-    let at_random = || (0..FILES).map(|turn| turn * 1237 % FILES);
-    read_as(&engine, WantedBytes::Again, at_random());
-    assert_eq!(read_as(&engine, WantedBytes::Again, at_random()), 0);
-    assert_eq!(read_as(&engine, WantedBytes::Soon, at_random()), 0);
+    read_as(&engine, WantedBytes::Again, at_random(), text);
+    assert_eq!(read_as(&engine, WantedBytes::Again, at_random(), text), 0);
+    assert_eq!(read_as(&engine, WantedBytes::Soon, at_random(), text), 0);
     // Also if its record has been looked up before.
     let engine = filled_in_memory();
     let mut value = Vec::new();
     for n in at_random() {
         assert!(engine.get(&key(n), Seq::MAX, &mut value).unwrap());
     }
-    read_as(&engine, WantedBytes::Again, at_random());
-    assert_eq!(read_as(&engine, WantedBytes::Again, at_random()), 0);
+    read_as(&engine, WantedBytes::Again, at_random(), text);
+    assert_eq!(read_as(&engine, WantedBytes::Again, at_random(), text), 0);
 }
 
 #[test]
@@ -148,7 +149,8 @@ fn files_that_are_read_once_take_no_room_from_others() {
     let reads = [(WantedBytes::Now, false), (WantedBytes::Soon, false), (WantedBytes::Again, true)];
     for (wanted, is_in_order) in reads {
         let engine = filled_in_memory();
-        read_as(&engine, wanted, (0..FILES).map(|turn| if is_in_order { turn } else { turn * 1237 % FILES }));
+        let order: Vec<u64> = if is_in_order { (0..FILES).collect() } else { at_random().collect() };
+        read_as(&engine, wanted, order.into_iter(), text);
         let used_bytes = engine.cache_memory().used_bytes;
         // A part of an eighth is for blocks that pass.
         let bytes = FILES * text(0).len() as u64;
