@@ -468,6 +468,10 @@ impl LogStore for Log {
         self.choose_victims(max)
     }
 
+    fn seal_victim(&self) -> Result<bool, LogError> {
+        self.seal_worth_cleaning()
+    }
+
     fn damage_seen(&self) -> u64 {
         // A device that returns lacks what it missed.
         self.pool.damage_seen() + self.weak_at_open + self.pool.returns()

@@ -535,7 +535,8 @@ impl Log {
                 segment_table.open().filter(|(_, entry)| survey.is_on_vacated(entry)).map(|(id, _)| id),
             );
         }
-        self.seal_open(|id| wanted.contains(&id))
+        self.seal_open(|id| wanted.contains(&id))?;
+        Ok(())
     }
 
     /// The segment to mend next, and how many columns it has left.

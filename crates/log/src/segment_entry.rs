@@ -100,6 +100,14 @@ impl SegmentEntry {
         is_worth_cleaning(self.live_bytes(), self.capacity_bytes)
     }
 
+    /// Its bytes without a reference, if it is open and they are worth it to seal it and to clean it.
+    pub(crate) fn garbage_worth_sealing(&self) -> Option<u64> {
+        let garbage_bytes = self.written_bytes - self.live_bytes();
+        let is_worth =
+            self.state == SegmentStage::Open && is_worth_sealing(garbage_bytes, self.capacity_bytes);
+        is_worth.then_some(garbage_bytes)
+    }
+
     /// Its place among those that are worth cleaning, if it is one.
     pub(crate) fn shelf(&self) -> Option<Shelf> {
         let live_bytes = self.live_bytes();
@@ -165,6 +173,12 @@ impl SegmentSums {
         self.garbage_bytes -= less.garbage_bytes;
         self.stuck_bytes -= less.stuck_bytes;
     }
+}
+
+/// Whether so many bytes without a reference are worth it to seal an open segment and to clean it: as many as
+/// a sealed segment has that is worth cleaning.
+pub(crate) fn is_worth_sealing(garbage_bytes: u64, capacity_bytes: u64) -> bool {
+    garbage_bytes * 100 > capacity_bytes * (100 - VICTIM_LIVE_MAX_PERCENT)
 }
 
 /// Whether cleaning a segment with so many live bytes of so many that it can hold gains enough for its cost.

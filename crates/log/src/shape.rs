@@ -85,7 +85,8 @@ impl Log {
     /// # Errors
     /// As [`sync`](crate::LogStore::sync).
     pub fn seal_all(&self) -> Result<(), LogError> {
-        self.seal_open(|_| true)
+        self.seal_open(|_| true)?;
+        Ok(())
     }
 
     /// Live bytes by the number of devices that their segments may still lose, the fewest first. Nothing is

@@ -361,6 +361,11 @@ pub trait LogStore: Send + Sync + 'static {
     /// Empty when cleaning gains nothing. The caller moves the live bytes and releases them.
     fn victims(&self, max: usize) -> Vec<SegmentId>;
 
+    /// Seals an open segment, if enough of its bytes are garbage for it to be a victim. `false`: there is no
+    /// such segment. Its unwritten rest is lost until it is cleaned, so callers do this only without victims
+    /// and for space that somebody waits for.
+    fn seal_victim(&self) -> Result<bool, LogError>;
+
     /// A number that rises with every segment found damaged. Cheap enough to compare after every read.
     fn damage_seen(&self) -> u64;
 

@@ -257,6 +257,33 @@ fn victims_are_the_emptiest_and_the_pinned_are_kept() {
 }
 
 #[test]
+fn an_open_segment_of_garbage_is_sealed_for_cleaning() {
+    let world = shape(2, 1, 3).world(1);
+    let log = shape(2, 1, 3).create(&world).unwrap();
+    let first: Vec<SlicePtr> =
+        (0..5).map(|n| log.append(Stream::Large, &content(n, 20 << 10)).unwrap()[0]).collect();
+    let second: Vec<SlicePtr> =
+        (0..4).map(|n| log.append(Stream::Small, &content(n, 20 << 10)).unwrap()[0]).collect();
+    log.sync().unwrap();
+    assert!(!log.seal_victim().unwrap(), "no byte is garbage");
+    for slice in first[1..].iter().chain(&second[1..]) {
+        log.release(slice.segment, u64::from(slice.len_bytes));
+    }
+    assert!(log.victims(9).is_empty(), "both segments are open");
+    // The one with the most garbage first.
+    assert!(log.seal_victim().unwrap());
+    assert_eq!(log.victims(9), [first[0].segment]);
+    let mut bytes = vec![0; 20 << 10];
+    log.read(first[0], &mut bytes).unwrap();
+    assert_eq!(bytes, content(0, 20 << 10));
+    assert!(log.seal_victim().unwrap());
+    assert!(log.victims(9).contains(&second[0].segment));
+    assert!(!log.seal_victim().unwrap(), "none is open");
+    let next = log.append(Stream::Large, &content(9, 1 << 10)).unwrap()[0];
+    assert!(next.segment > second[0].segment);
+}
+
+#[test]
 fn bytes_that_are_referred_to_again_under_a_pin_stay() {
     let shape = shape(2, 1, 3);
     let world = shape.world(1);

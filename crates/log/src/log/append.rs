@@ -1,5 +1,7 @@
 //! Appending: bytes go to the open segment of their stream, and full stripes to the write queue.
 
+use std::cmp::Reverse;
+
 use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_env::{PlantedBug, is_planted};
@@ -61,7 +63,8 @@ impl Log {
     }
 
     /// Seals the wanted ones of the open segments. A segment may have got bytes since the caller chose it.
-    pub(crate) fn seal_open(&self, wanted: impl Fn(SegmentId) -> bool) -> Result<(), LogError> {
+    /// `false` if none of them is open.
+    pub(crate) fn seal_open(&self, wanted: impl Fn(SegmentId) -> bool) -> Result<bool, LogError> {
         let mut any = false;
         for stream in &self.streams {
             let mut open = stream.open.lock();
@@ -73,7 +76,10 @@ impl Log {
             }
         }
         // Sealing waits for the last stripe, and the caller needs the segments sealed on return.
-        if any { self.write_queue.drain().map_err(|e| self.latch.on_write(e)) } else { Ok(()) }
+        if any {
+            self.write_queue.drain().map_err(|e| self.latch.on_write(e))?;
+        }
+        Ok(any)
     }
 
     /// Returns where in the stream's open segment `wanted` bytes fit. Opens a new segment if they do not.
@@ -212,6 +218,20 @@ impl Log {
     /// Seals the open segments without references, so that they can be freed.
     pub(super) fn seal_dead(&self) -> Result<(), LogError> {
         let dead = self.segment_table.lock().open_and_dead();
-        if dead.is_empty() { Ok(()) } else { self.seal_open(|id| dead.contains(&id)) }
+        if !dead.is_empty() {
+            self.seal_open(|id| dead.contains(&id))?;
+        }
+        Ok(())
+    }
+
+    /// Seals the open segment with the most bytes without a reference, if that is worth it.
+    pub(super) fn seal_worth_cleaning(&self) -> Result<bool, LogError> {
+        let most = {
+            let segment_table = self.segment_table.lock();
+            let garbage = segment_table.open().filter_map(|(id, e)| Some((e.garbage_worth_sealing()?, id)));
+            garbage.max_by_key(|(bytes, id)| (*bytes, Reverse(*id)))
+        };
+        let Some((_, segment)) = most else { return Ok(false) };
+        self.seal_open(|id| id == segment)
     }
 }

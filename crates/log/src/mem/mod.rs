@@ -381,6 +381,12 @@ impl LogStore for MemLog {
         self.state.lock().segments.victims(max)
     }
 
+    fn seal_victim(&self) -> Result<bool, LogError> {
+        let Some(emptied) = self.state.lock().segments.seal_victim() else { return Ok(false) };
+        self.retire(emptied);
+        Ok(true)
+    }
+
     fn damage_seen(&self) -> u64 {
         0
     }

@@ -7,7 +7,7 @@ use warpfire_units::{BLOCK_BYTES, SegmentId, SlicePtr};
 
 use super::MemLogOptions;
 use crate::live_bytes::LiveBytes;
-use crate::segment_entry::is_worth_cleaning;
+use crate::segment_entry::{is_worth_cleaning, is_worth_sealing};
 use crate::store::{
     CensusCandidate, CensusMark, CensusNeed, CountedSegment, LogError, Slices, Space, Stream,
 };
@@ -303,6 +303,21 @@ impl MemSegments {
             self.all.iter().filter(|(_, s)| s.sealed && s.live_bytes() > 0 && worth(s)).collect();
         found.sort_by_key(|(id, s)| (s.live_bytes(), **id));
         found.into_iter().map(|(id, _)| *id).take(max).collect()
+    }
+
+    /// Seals the open segment with the most garbage, if that is worth it. Returns it if it has no reference.
+    pub(super) fn seal_victim(&mut self) -> Option<Vec<SegmentId>> {
+        let segment_bytes = self.options.segment_bytes;
+        let garbage = |id: &SegmentId| {
+            let segment = self.all.get(id)?;
+            let garbage_bytes = segment.bytes.len() as u64 - segment.live_bytes();
+            is_worth_sealing(garbage_bytes, segment_bytes).then_some((garbage_bytes, Reverse(*id)))
+        };
+        let (_, Reverse(most)) = self.open.iter().flatten().filter_map(garbage).max()?;
+        self.open.iter_mut().filter(|open| **open == Some(most)).for_each(|open| *open = None);
+        let sealed = self.get(most);
+        sealed.sealed = true;
+        Some(if sealed.retire_if_empty() { vec![most] } else { Vec::new() })
     }
 
     pub(super) fn space(&self) -> Space {

@@ -200,3 +200,22 @@ fn victims_are_sealed_and_least_live_first() {
     log.release(slices[0].segment, 20 << 10);
     assert_eq!(log.victims(9), [slices[1].segment, slices[0].segment]);
 }
+
+#[test]
+fn an_open_segment_of_garbage_is_sealed_for_cleaning() {
+    let log = small();
+    let kept = log.append(Stream::Small, &[1; 10 << 10]).unwrap()[0];
+    let gone = log.append(Stream::Small, &[2; 50 << 10]).unwrap()[0];
+    let other = log.append(Stream::Large, &[3; 50 << 10]).unwrap()[0];
+    assert!(!log.seal_victim().unwrap(), "no byte is garbage");
+    log.release(gone.segment, u64::from(gone.len_bytes));
+    assert!(log.victims(9).is_empty(), "the segment is open");
+    assert!(log.seal_victim().unwrap());
+    assert_eq!(log.victims(9), [kept.segment]);
+    assert!(!log.seal_victim().unwrap(), "the other one has no garbage");
+    // One without references is freed at once.
+    log.release(other.segment, u64::from(other.len_bytes));
+    let free_bytes = log.space().free_bytes;
+    assert!(log.seal_victim().unwrap());
+    assert!(log.space().free_bytes > free_bytes && log.victims(9) == [kept.segment]);
+}

@@ -51,6 +51,19 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         self.empty_segments(victims, &mut unrecoverable)
     }
 
+    /// As `clean_step`, for space that somebody waits for: without a victim it seals the open segment with
+    /// the most garbage, and cleans it. A small pool has few segments, and a good part of them is open.
+    pub(super) fn clean_for_room(&self) -> Result<bool, MetaError> {
+        if self.clean_step()? {
+            return Ok(true);
+        }
+        let has_sealed = self.log.seal_victim()?;
+        if has_sealed {
+            self.clean_step()?;
+        }
+        Ok(has_sealed)
+    }
+
     /// The first victims, and more of them while the tables that name them take more bytes than the live
     /// bytes that move. Data that was overwritten at random is named in nearly all tables, so a cleaning of
     /// few segments would write all tables for a few segments.

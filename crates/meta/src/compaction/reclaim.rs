@@ -21,7 +21,9 @@
 //!    `tests::space::a_caller_waits_for_deletions_on_a_busy_machine`), and waits for the readers that keep it
 //!    (`tests::space::a_caller_waits_for_readers_that_keep_garbage`). A rollback that is not settled holds
 //!    bytes that were deleted since: callers wait for that too (`api/tests/full_pools.rs`).
-//! 3. A caller that waits holds no lock of the engine (assert in debug builds: the ranks of the locks).
+//! 3. Garbage in open segments is room, too: without another victim they are sealed, one a step
+//!    (`EngineInner::clean_for_room`, `tests::space::garbage_in_open_segments_is_room`).
+//! 4. A caller that waits holds no lock of the engine (assert in debug builds: the ranks of the locks).
 
 use std::time::Duration;
 
@@ -431,7 +433,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         let steps_max = space.total_bytes / self.log.segment_bytes().max(1);
         let (mut free_bytes, mut idle) = (space.free_bytes, 0);
         for _ in 0..steps_max {
-            let did = unless_full(self.clean_step())?;
+            let did = unless_full(self.clean_for_room())?;
             let free_now = self.log.space().free_bytes;
             // A step that begins new segments, of tables or of the commit log, may gain nothing by itself.
             idle = if free_now > free_bytes { 0 } else { idle + 1 };
@@ -446,8 +448,11 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
 
     /// Cleans some segments, after a census if that may find more of them.
     fn count_and_clean(&self) -> Result<bool, MetaError> {
-        let has_counted = self.census_step(CensusNeed::Room)?;
-        Ok(self.clean_step()? || has_counted)
+        if self.census_step(CensusNeed::Room)? {
+            self.clean_step()?;
+            return Ok(true);
+        }
+        self.clean_for_room()
     }
 
     /// Drops the versions that deletes hide: flushes memory and compacts everything. `true` if there was

@@ -206,6 +206,38 @@ fn space_is_gained_beside_callers_that_write() {
     engine.close().unwrap();
 }
 
+/// Refused with room before: no segment was worth cleaning, and a good part of a small pool was open.
+#[test]
+fn garbage_in_open_segments_is_room() {
+    const SLICE_BYTES: usize = 30_000;
+    let log = MemLog::with_options(MemLogOptions { capacity_bytes: 2 << 20, segment_bytes: 128 << 10 });
+    let options = small(Background::Manual);
+    let engine = Engine::open(log, RecoveredLog::empty(), ListSchema, options).unwrap();
+    let add = |n: u64| {
+        let slices = engine.write(Stream::Large, &[n as u8; SLICE_BYTES], Admit::User).expect("it fits");
+        let mut batch = Batch::new();
+        batch.put_naming(&n.to_be_bytes(), &pointer_item(slices[0]), [slices[0]]);
+        engine.commit(&batch, None, Admit::User).expect("it fits");
+        engine.release(&slices);
+        slices[0]
+    };
+    let slices: Vec<_> = (0..4).map(add).collect();
+    for n in 1..4u64 {
+        let mut batch = Batch::new();
+        batch.delete(&n.to_be_bytes());
+        engine.commit(&batch, None, Admit::Reserve).unwrap();
+    }
+    let inner = engine.inner_for_tests();
+    assert!(inner.drop_deleted().unwrap());
+    assert!(engine.log().victims(9).is_empty(), "the segment with the garbage is open");
+    let wanted_bytes = engine.log().space().free_bytes + 2 * SLICE_BYTES as u64;
+    inner.reclaim_here(|| inner.check_free(wanted_bytes)).expect("the garbage is cleaned");
+    let is_moved = |slice| engine.inner_for_tests().log.read(slice, &mut vec![0; SLICE_BYTES]).is_err();
+    assert!(is_moved(slices[0]), "its segment is free");
+    assert!(engine.get(&0u64.to_be_bytes(), warpfire_units::Seq::MAX, &mut Vec::new()).unwrap());
+    engine.close().unwrap();
+}
+
 #[test]
 fn overwriting_runs_for_ever_in_little_space() {
     let engine = open(small_pool(), Background::Manual);
