@@ -17,6 +17,7 @@ mod init;
 mod notifier;
 mod reply;
 mod request;
+mod serving_threads;
 mod session;
 
 pub use attr::{AttrChange, FileAttr, Time, TimeOrNow};
@@ -33,4 +34,5 @@ pub use request::{
 pub use rustix::fs::RenameFlags;
 /// Error numbers.
 pub use rustix::io::Errno;
+pub use serving_threads::ServingThreads;
 pub use session::Session;

@@ -19,6 +19,7 @@ use crate::init::{InitFlags, KernelConfig, MAJOR, Offer, too_old};
 use crate::notifier::Notifier;
 use crate::reply::Reply;
 use crate::request::Request;
+use crate::serving_threads::ServingThreads;
 
 /// Bytes of the buffer for the first request. The kernel wants at least this many.
 const FIRST_MESSAGE_BYTES_MAX: usize = 8192;
@@ -79,17 +80,18 @@ impl<F: Filesystem> Session<F> {
         Notifier::new(Arc::clone(&self.connection))
     }
 
-    /// Serves requests on this thread and `threads - 1` others, or on as many as can be started, until the
-    /// kernel ends the connection.
+    /// Serves requests on this thread, the first of `threads`, and on the others, or on as many of them as
+    /// can be started, until the kernel ends the connection.
     ///
     /// # Errors
     /// Errors of the connection.
-    pub fn run(mut self, threads: usize) -> io::Result<()> {
-        let others: Vec<Arc<Connection>> = (1..threads).map(|_| self.connection.another()).collect();
+    pub fn run(mut self, threads: &ServingThreads) -> io::Result<()> {
+        let helpers: Vec<_> =
+            (1..threads.number()).map(|number| (number, self.connection.another())).collect();
         let session = &self;
         let served = thread::scope(|scope| {
-            let others = others.iter().filter_map(|connection| {
-                let serve = move || session.serve(connection);
+            let others = helpers.iter().filter_map(|(number, connection)| {
+                let serve = move || session.serve(connection, threads, *number);
                 thread::Builder::new()
                     .name("warpfire-serve".to_owned())
                     .spawn_scoped(scope, serve)
@@ -97,7 +99,7 @@ impl<F: Filesystem> Session<F> {
                     .ok()
             });
             let others: Vec<_> = others.collect();
-            let first = session.serve(&session.connection);
+            let first = session.serve(&session.connection, threads, 0);
             let joined = others.into_iter().map(|t| t.join().expect("a panic of a request is caught"));
             joined.fold(first, io::Result::and)
         });
@@ -105,14 +107,22 @@ impl<F: Filesystem> Session<F> {
         served
     }
 
-    fn serve(&self, connection: &Arc<Connection>) -> io::Result<()> {
+    fn serve(&self, connection: &Arc<Connection>, threads: &ServingThreads, number: usize) -> io::Result<()> {
         let mut buffer = vec![0; self.message_bytes_max];
-        while let Some(message) = connection.receive(&mut buffer)? {
+        let ended = loop {
+            threads.before_request(number);
+            let message = match connection.receive(&mut buffer) {
+                Ok(Some(message)) => message,
+                Ok(None) => break Ok(()),
+                Err(e) => break Err(e),
+            };
+            let _served = threads.serve();
             if dispatch(&self.filesystem, connection, message, self.has_long_setxattr) == Next::End {
-                break;
+                break Ok(());
             }
-        }
-        Ok(())
+        };
+        threads.end();
+        ended
     }
 }
 
@@ -187,7 +197,7 @@ mod tests {
         let (error, unique, answer) = kernel.hear();
         assert_eq!((error, unique, answer.len()), (0, 2, 64));
         thread::scope(|scope| {
-            let serving = scope.spawn(|| session.run(1));
+            let serving = scope.spawn(|| session.run(&ServingThreads::new(1, true)));
             act(&kernel);
             drop(kernel);
             serving.join().expect("requests that panic cost no thread").expect("the end is no error");

@@ -98,6 +98,13 @@ struct LatencyState {
 }
 
 impl RequestCounter {
+    /// Whether threads that serve may rest while one of them suffices: not on a machine that halts idle
+    /// processors at once and that this process cannot keep from it. There the next thread in turn is often
+    /// on the processor of the program.
+    pub(crate) fn helpers_may_rest(&self) -> bool {
+        self.0.is_some() || !this_machine_halts_at_once()
+    }
+
     /// Counts one request.
     pub(crate) fn count(&self) {
         let Some(shared) = &self.0 else { return };
@@ -139,9 +146,9 @@ impl CpuLatency {
     /// Starts the thread if it is `wanted`, this machine halts its processors at once, and this process may
     /// open the latency device. Otherwise the counter does nothing.
     pub(crate) fn start(wanted: bool) -> std::io::Result<(CpuLatency, RequestCounter)> {
-        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        if wanted && halts_at_once(&read(GOVERNOR), &read(HALT_POLL), processors) && open_hold().is_ok() {
+        let may_hold = wanted && all_may_poll(processors) && this_machine_halts_at_once();
+        if may_hold && open_hold().is_ok() {
             CpuLatency::start_with(open_hold)
         } else {
             Ok((CpuLatency { running: None }, RequestCounter::default()))
@@ -176,9 +183,19 @@ impl Drop for CpuLatency {
     }
 }
 
-/// Whether idle processors of this machine halt without polling first, and are few enough that all may poll.
-fn halts_at_once(governor: &str, halt_poll: &str, processors: usize) -> bool {
-    governor.trim() == "haltpoll" && halt_poll.trim() == "0" && (2..=PROCESSORS_MAX).contains(&processors)
+fn this_machine_halts_at_once() -> bool {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    halts_at_once(&read(GOVERNOR), &read(HALT_POLL))
+}
+
+/// Whether idle processors halt without polling first.
+fn halts_at_once(governor: &str, halt_poll: &str) -> bool {
+    governor.trim() == "haltpoll" && halt_poll.trim() == "0"
+}
+
+/// Whether a machine has several processors, and so few that all may poll.
+fn all_may_poll(processors: usize) -> bool {
+    (2..=PROCESSORS_MAX).contains(&processors)
 }
 
 /// Bounds the wake-up latency to 0 µs until the returned file is dropped.
@@ -334,11 +351,11 @@ mod tests {
 
     #[test]
     fn a_hold_is_for_small_machines_with_processors_that_halt_at_once() {
-        assert!(halts_at_once("haltpoll\n", "0\n", 2));
-        assert!(!halts_at_once("haltpoll\n", "200000\n", 2), "haltpoll polls by itself");
-        assert!(!halts_at_once("menu\n", "", 2));
-        assert!(!halts_at_once("", "", 2), "the machine has no such files");
-        assert!(!halts_at_once("haltpoll\n", "0\n", 1), "no other processor has to wake up");
-        assert!(!halts_at_once("haltpoll\n", "0\n", PROCESSORS_MAX + 1));
+        assert!(halts_at_once("haltpoll\n", "0\n"));
+        assert!(!halts_at_once("haltpoll\n", "200000\n"), "haltpoll polls by itself");
+        assert!(!halts_at_once("menu\n", ""));
+        assert!(!halts_at_once("", ""), "the machine has no such files");
+        assert!(!all_may_poll(1), "no other processor has to wake up");
+        assert!(all_may_poll(2) && !all_may_poll(PROCESSORS_MAX + 1));
     }
 }

@@ -20,9 +20,8 @@ pub struct MountOptions {
     pub dev: bool,
     /// Let programs be run.
     pub exec: bool,
-    /// Threads that take requests from the kernel: at least 1, at most [`THREADS_MAX`]. The kernel wakes them
-    /// in turn, so a single program is served fastest by one thread. The default is one thread for two
-    /// processors.
+    /// Threads that take requests from the kernel: at least 1, at most [`THREADS_MAX`]. All but one rest
+    /// while one suffices. A view has half as many. The default is one thread for each processor, at most 16.
     pub threads: usize,
     /// Keep idle processors from halting while requests arrive. It acts only on virtual machines of two to
     /// eight processors that halt without polling first: there the wake-up takes most of a request's time. It
@@ -89,7 +88,7 @@ impl Default for MountOptions {
             suid: false,
             dev: false,
             exec: true,
-            threads: (cores / 2).clamp(1, 16),
+            threads: cores.clamp(1, 16),
             hold_cpu_latency: true,
             sync_interval: Duration::from_secs(5),
             fsname: "warpfire".to_owned(),

@@ -26,7 +26,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use warpfire_env::IntervalTask;
 use warpfire_fs::{Fs, FsError, NodeRef, Rollback, Transaction, VolumeInfo, VolumeOrder};
-use warpfire_fuse::{Filesystem, Notifier};
+use warpfire_fuse::{Filesystem, Notifier, ServingThreads};
 use warpfire_meta::{SnapshotStore, Storage};
 
 use crate::attach::attach;
@@ -118,6 +118,7 @@ pub fn mount_with_commits<E: Storage + SnapshotStore>(
         IntervalTask::after_changes("warpfire-commit", options.sync_interval, sync)
             .map_err(threads_failed)?;
     let (cpu_latency, requests) = CpuLatency::start(options.hold_cpu_latency).map_err(threads_failed)?;
+    let threads = ServingThreads::new(options.threads.clamp(1, THREADS_MAX), requests.helpers_may_rest());
     let checks = PermissionChecks::of_this_process(options);
     let blocking_threads =
         Arc::new(BlockingThreads::start("warpfire-sync", SYNC_THREADS).map_err(threads_failed)?);
@@ -167,7 +168,7 @@ pub fn mount_with_commits<E: Storage + SnapshotStore>(
     // A session that was dropped no longer receives; then the send fails, which is right.
     let send_end = move || _ = ended.send(MountEnd::Unmounted);
     let (serving, notifier) =
-        serve(server, &connection, device, options, &path, send_end).inspect_err(|_| {
+        serve(server, &connection, device, threads, &path, send_end).inspect_err(|_| {
             // Without a server the mount is dead. The caller gets the error of `serve`, not one of this.
             let _ = mounted.detach();
         })?;
@@ -213,12 +214,12 @@ pub(crate) fn serve<F: Filesystem + Send + Sync + 'static>(
     server: F,
     connection: &KernelConnection,
     device: OwnedFd,
-    options: &MountOptions,
+    threads: ServingThreads,
     at: &Path,
     at_end: impl FnOnce() + Send + 'static,
 ) -> Result<(JoinHandle<std::io::Result<()>>, Notifier), MountError> {
-    let threads = options.threads.clamp(1, THREADS_MAX);
-    assert!(connection.has_one_thread.set(threads == 1).is_ok(), "a connection is served once");
+    let threads = Arc::new(threads);
+    assert!(connection.threads.set(Arc::clone(&threads)).is_ok(), "a connection is served once");
     if let Ok(device) = device.try_clone() {
         assert!(connection.device.set(device).is_ok(), "a connection is served once");
     }
@@ -227,7 +228,7 @@ pub(crate) fn serve<F: Filesystem + Send + Sync + 'static>(
     let notifier = session.notifier();
     assert!(connection.notifier.set(notifier.clone()).is_ok(), "a connection is served once");
     let run = move || {
-        let ended = session.run(threads);
+        let ended = session.run(&threads);
         at_end();
         ended
     };

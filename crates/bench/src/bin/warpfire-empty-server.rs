@@ -17,7 +17,7 @@ use std::time::Duration;
 use rustix::mount::{MountFlags, UnmountFlags};
 use warpfire_fuse::{
     FileAttr, Filesystem, INodeNo, InitFlags, KernelConfig, NewNode, ReplyAttr, ReplyEmpty, ReplyEntry,
-    ReplyWrite, Request, Session, Time, WriteRequest,
+    ReplyWrite, Request, ServingThreads, Session, Time, WriteRequest,
 };
 use warpfire_terminal::Failure;
 
@@ -97,7 +97,9 @@ fn serve(at: &Path, allow_other: bool) -> io::Result<()> {
     })?;
     println!("mounted");
     io::stdout().flush()?;
-    session.run(1)
+    // As many as a mount has by default.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    session.run(&ServingThreads::new(threads, true))
 }
 
 fn main() -> ExitCode {

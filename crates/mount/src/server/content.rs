@@ -135,7 +135,7 @@ impl<E: Storage> Server<E> {
         pass.note_data(ino.0, offset..offset.saturating_add(len));
         let groups = CallerGroups::of(req.pid());
         let caller = set_id_caller(caller(req, &groups), write_flags.kills_set_id());
-        let written = self.content_node(ino, is_direct).and_then(|(node, has_pages)| {
+        let written = self.content_node(ino, is_direct).and_then(|(node, _)| {
             if let Some(stale) = pass.stale_pages() {
                 let size = self.fs.getattr(&node).size_bytes;
                 let write = |at, run: &[u8]| self.fs.write(&caller, &node, Position::At(at), run).map(drop);
@@ -145,29 +145,32 @@ impl<E: Storage> Server<E> {
                         stale.note_write(ino.0, offset, data)?;
                     }
                 } else if stale.merge(ino.0, offset, data, size, write)? {
-                    return Ok((offset, has_pages));
+                    return Ok(offset);
                 }
             }
             let position = self.write_position(&node, &write);
             // In a view the program did not ask for the end: the append goes to the end at the commit.
             if position == Position::End && self.in_view() {
                 self.fs.append(&caller, &node, data)?;
-                return Ok((offset, has_pages));
+                return Ok(offset);
             }
-            Ok((self.fs.write(&caller, &node, position, data)?, has_pages))
+            Ok(self.fs.write(&caller, &node, position, data)?)
         });
         self.context.changes.mark();
-        let (at, has_pages) = match written {
-            Ok(written) => written,
+        let at = match written {
+            Ok(at) => at,
             Err(Refusal(errno)) => return reply.error(errno),
         };
+        // After the write: a READ that another thread answered beside it with the bytes from before has
+        // noted by now that the kernel has pages.
+        let has_pages = || self.context.nodes.get_content(ino.0, false).is_some_and(|(_, pages)| pages);
         let count = u32::try_from(len).expect("the kernel writes at most 1 MiB at a time");
         let range = self.cached_range(ino);
         if at != offset {
             // After the answer: until then the kernel keeps a page of the write locked.
             reply.written(count);
             self.context.blocking_threads.spawn_elsewhere(move || range.drop_pages(offset, len));
-        } else if has_pages && is_direct {
+        } else if is_direct && has_pages() {
             self.context.blocking_threads.spawn_elsewhere(move || {
                 range.drop_pages(offset, len);
                 reply.written(count);
@@ -196,7 +199,7 @@ impl<E: Storage> Server<E> {
         // may take them in any order, so a part of a long write stays at its offset: a whole part, or one
         // behind the end.
         let is_part = || data.len() == WRITE_BYTES_MAX as usize || offset > self.fs.getattr(node).size_bytes;
-        if is_direct(flags) && self.context.connection.sole().is_none() && is_part() {
+        if is_direct(flags) && !self.context.connection.has_one_thread() && is_part() {
             return Position::At(offset);
         }
         Position::End

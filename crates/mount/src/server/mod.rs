@@ -172,8 +172,8 @@ impl<E: Storage> Server<E> {
 
     /// The guard of a request with a cacheable answer.
     fn pass(&self) -> RequestGuard<'_> {
-        let next = self.context.connection.sole().map(|sole| (&self.context.requests, sole));
-        RequestGuard { pass: self.context.gate.pass(), _poll: PollOnDrop(next) }
+        let poll = PollOnDrop { connection: &self.context.connection, requests: &self.context.requests };
+        RequestGuard { pass: self.context.gate.pass(), _poll: poll }
     }
 
     /// As `reply_entry`, for a node that the request made.

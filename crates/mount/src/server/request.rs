@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::ops::{Deref, Range};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use tracing::span::EnteredSpan;
@@ -16,7 +15,7 @@ use crate::cpu_latency::RequestCounter;
 use crate::failed_requests::{Failed, FailedRequests};
 use crate::invalidation_gate::GatePass;
 
-use super::Server;
+use super::{KernelConnection, Server};
 
 /// Enters the span of a request. While debug events are off this costs two comparisons of levels.
 pub(super) fn enter_request(req: &Request, operation: &'static str, ino: INodeNo) -> EnteredSpan {
@@ -152,13 +151,18 @@ impl<'a> Deref for RequestGuard<'a> {
     }
 }
 
-/// Polls for the next request when it is dropped.
-pub(super) struct PollOnDrop<'a>(pub(super) Option<(&'a RequestCounter, BorrowedFd<'a>)>);
+/// When it is dropped, the sole thread of a connection polls for the next request, and calls another thread
+/// if it cannot keep up.
+pub(super) struct PollOnDrop<'a> {
+    pub(super) connection: &'a KernelConnection,
+    pub(super) requests: &'a RequestCounter,
+}
 
 impl Drop for PollOnDrop<'_> {
     fn drop(&mut self) {
-        if let Some((requests, connection)) = self.0 {
-            requests.poll_next_request(connection);
+        let Some(sole) = self.connection.sole() else { return };
+        if !self.connection.notes_waiting() {
+            self.requests.poll_next_request(sole);
         }
     }
 }

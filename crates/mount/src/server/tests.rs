@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use warpfire_env::{ChangeSignal, Clock, Device, MemDevice, SystemClock, SystemRandom};
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{Fs, FsOptions, FsSchema, NewMode};
-use warpfire_fuse::{Errno, Session};
+use warpfire_fuse::{Errno, ServingThreads, Session};
 use warpfire_log::Log;
 use warpfire_meta::{Engine, EngineOptions};
 use warpfire_pool::{CreateOptions, Pool};
@@ -71,7 +71,7 @@ fn served(act: impl FnOnce(&OwnedFd, &InvalidationGate)) {
     let (kernel, device) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     thread::scope(|scope| {
-        scope.spawn(|| Session::begin(server, device).unwrap().run(1).unwrap());
+        scope.spawn(|| Session::begin(server, device).unwrap().run(&ServingThreads::new(1, true)).unwrap());
         let version = [7, 45, 128 << 10, 0].map(u32::to_ne_bytes).concat();
         assert_eq!(ask(&kernel, INIT, &[version, vec![0; 48]].concat()), 0);
         act(&kernel, &gate);

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use warpfire_env::ChangeSignal;
 use warpfire_env::{Clock, SystemClock};
 use warpfire_fs::{FsSchema, Transaction};
+use warpfire_fuse::ServingThreads;
 use warpfire_meta::{Storage, TxStore};
 
 use super::process::Process;
@@ -26,7 +27,7 @@ use crate::error::MountError;
 use crate::invalidation_gate::InvalidationGate;
 use crate::kernel_nodes::KernelNodes;
 use crate::mountpoint::{Mounted, VIEW_READAHEAD_KIB, system_error};
-use crate::options::PermissionChecks;
+use crate::options::{PermissionChecks, THREADS_MAX};
 use crate::server::{
     HeldView, KernelConnection, Server, ServerContext, ShownTransaction, VIEW_ROOT_NUMBER, ViewServer,
 };
@@ -191,8 +192,10 @@ impl<E: Storage> Views<E> {
         let mountpoint = directory.mountpoint().map_err(|e| system_error(&at, "open the mountpoint", e))?;
         let (device, mounted) = attach(mountpoint, &self.options)?;
         let views = Arc::clone(self);
+        // A transaction is mostly of one program.
+        let threads = ServingThreads::new(self.options.threads.clamp(1, THREADS_MAX).div_ceil(2), true);
         let at_end = move || _ = views.registry.lock().sessions.remove(&id);
-        serve(server, shown.connection(), device, &self.options, &at, at_end).inspect_err(|_| {
+        serve(server, shown.connection(), device, threads, &at, at_end).inspect_err(|_| {
             // Without a server the mount is dead. The caller gets the error of `serve`, not one of this.
             let _ = mounted.detach();
         })?;

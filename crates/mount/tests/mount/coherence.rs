@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -232,38 +232,29 @@ fn a_program_that_stores_into_a_page_without_a_pause_takes_no_commit_of_other_by
         fs::write(fixture.at(&other.to_string()), b"").unwrap();
     }
     let open = |path: &std::path::Path| File::options().read(true).write(true).open(path).unwrap();
-    let mapped = open(&fixture.at("page"));
-    let stop = AtomicBool::new(false);
-    let stored = thread::scope(|scope| {
-        // Also when an assert fails: the scope waits for the program.
-        let stopper = Stop(&stop);
-        let storing = scope.spawn(|| {
-            let mut mapping = Mapping::new(&mapped, 8192);
-            let mut count = 0_u64;
-            while !stop.load(Ordering::Relaxed) {
-                count += 1;
-                mapping.bytes()[96..104].copy_from_slice(&count.to_le_bytes());
-            }
-            mapping.sync();
-            count
-        });
-        let mut direct = File::options();
-        let direct = direct.read(true).custom_flags(libc::O_DIRECT).open(fixture.at("page")).unwrap();
-        for number in 1..=TRANSACTIONS {
-            let (control, id, view) = begun(&fixture);
-            open(&view.join("page")).write_all_at(&number.to_le_bytes(), 0).unwrap();
-            for other in 0..OTHERS {
-                fs::write(view.join(other.to_string()), number.to_le_bytes()).unwrap();
-            }
-            let report = commit(&control, id);
-            assert_eq!(report.state, TransactionState::Committed, "{}", report.call);
-            let mut page = PageOf([0; 4096]);
-            direct.read_exact_at(&mut page.0, 0).unwrap();
-            assert_eq!(page.0[..8], number.to_le_bytes());
+    let directory = tempfile::tempdir().unwrap();
+    let Some(program) = c_program("storing", directory.path()) else { return };
+    let mut storing = Command::new(program);
+    storing.arg(fixture.at("page")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    // Its input ends when it is waited for, and also when an assert fails.
+    let storing = storing.spawn().unwrap();
+    let mut direct = File::options();
+    let direct = direct.read(true).custom_flags(libc::O_DIRECT).open(fixture.at("page")).unwrap();
+    for number in 1..=TRANSACTIONS {
+        let (control, id, view) = begun(&fixture);
+        open(&view.join("page")).write_all_at(&number.to_le_bytes(), 0).unwrap();
+        for other in 0..OTHERS {
+            fs::write(view.join(other.to_string()), number.to_le_bytes()).unwrap();
         }
-        drop(stopper);
-        storing.join().unwrap()
-    });
+        let report = commit(&control, id);
+        assert_eq!(report.state, TransactionState::Committed, "{}", report.call);
+        let mut page = PageOf([0; 4096]);
+        direct.read_exact_at(&mut page.0, 0).unwrap();
+        assert_eq!(page.0[..8], number.to_le_bytes());
+    }
+    let ended = storing.wait_with_output().unwrap();
+    assert!(ended.status.success());
+    let stored: u64 = String::from_utf8(ended.stdout).unwrap().trim().parse().unwrap();
     let content = fs::read(fixture.at("page")).unwrap();
     assert_eq!(content[..8], TRANSACTIONS.to_le_bytes());
     assert_eq!(content[96..104], stored.to_le_bytes(), "no store is lost either");

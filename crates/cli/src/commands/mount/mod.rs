@@ -145,7 +145,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = parse_cache)]
     cache: Option<u64>,
 
-    /// Threads that serve requests [default: one for every two processors].
+    /// Threads that serve requests, if one does not suffice [default: one for each processor, at most 16].
     #[arg(long, value_parser = parse_threads)]
     threads: Option<usize>,
 
