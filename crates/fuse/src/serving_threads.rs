@@ -9,20 +9,27 @@
 //!             LONELY_MAX requests in a row, each served while no other was
 //!    helping ─────────────────────────────────────────────────────────────▶ resting
 //!       ▲                                                                      │
-//!       └──── a request waited at most ends of requests of late (WAITED_MAX) ◀─┘
+//!       ├──── a request waited at most ends of requests of late (WAITED_MAX) ◀─┤
+//!       └──── no request was taken for WATCH, because all threads are at work ◀─┘
 //! ```
 //! On a machine that halts idle processors at once, and where the server cannot keep them awake, helpers do
 //! not rest: there the next thread in turn is often on the processor of the program, which need not be woken.
 //!
 //! # Invariants
 //! 1. The first thread never rests, so every request is taken.
-//! 2. A helper rests in `before_request` only, so it has no request, and it waits for nothing but a call or
-//!    the end (`tests::helpers_rest_while_one_thread_suffices_and_come_when_requests_wait`).
-//! 3. After the end no helper rests (`tests::the_end_wakes_those_who_rest`).
+//! 2. A helper rests in `before_request` only, so it has no request
+//!    (`tests::helpers_rest_while_one_thread_suffices_and_come_when_requests_wait`).
+//! 3. A request that takes long, because of a device that hangs or a pool that is full, keeps no other one
+//!    waiting for longer than two `WATCH`, as long as a helper rests
+//!    (`tests::a_request_that_takes_long_calls_a_helper`).
+//! 4. While there are no requests, resting helpers sleep without a limit: a mount that is not used costs no
+//!    processor time. The next request wakes them, once (`is_quiet`).
+//! 5. After the end no helper rests (`tests::the_end_wakes_those_who_rest`).
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// Requests in a row, each without another one beside it, after which a helper rests.
 const LONELY_MAX: u32 = 32;
@@ -31,6 +38,9 @@ const LONELY_MAX: u32 = 32;
 /// A single program has a request that nobody waits for (RELEASE, FORGET) among those that it waits for, so
 /// now and then two of its requests are there at once.
 const WAITED_MAX: u32 = 16;
+
+/// How often a resting helper looks whether requests are taken, while there are some.
+const WATCH: Duration = Duration::from_millis(50);
 
 /// The threads of one connection.
 #[derive(Debug)]
@@ -41,8 +51,12 @@ pub struct ServingThreads {
     may_rest: bool,
     /// Threads that do not rest.
     awake: AtomicUsize,
+    /// Requests that were taken, wrapping around.
+    taken: AtomicU64,
     /// Requests that are served now.
     served: AtomicUsize,
+    /// Whether helpers that rest sleep until the next request.
+    is_quiet: AtomicBool,
     /// Requests in a row, each served alone.
     lonely: AtomicU32,
     /// Ends of requests at which another one waited, less those at which none did.
@@ -80,7 +94,9 @@ impl ServingThreads {
             threads,
             may_rest,
             awake: AtomicUsize::new(threads),
+            taken: AtomicU64::new(0),
             served: AtomicUsize::new(0),
+            is_quiet: AtomicBool::new(false),
             lonely: AtomicU32::new(0),
             waited: AtomicU32::new(0),
             state: Mutex::new(RestState::default()),
@@ -116,16 +132,41 @@ impl ServingThreads {
         }
         state.resting += 1;
         self.awake.fetch_sub(1, Ordering::Relaxed);
-        self.called.wait_while(&mut state, |state| state.calls == 0 && !state.has_ended);
+        while state.calls == 0 && !state.has_ended && !self.all_are_held_up(&mut state) {}
         state.calls = state.calls.saturating_sub(1);
         state.resting -= 1;
         self.awake.fetch_add(1, Ordering::Relaxed);
         self.lonely.store(0, Ordering::Relaxed);
     }
 
+    /// Sleeps for `WATCH` or until a call; if there are no requests, until the next one. Returns whether no
+    /// request was taken because all threads that do not rest were at work all the time.
+    fn all_are_held_up(&self, state: &mut MutexGuard<'_, RestState>) -> bool {
+        let seen = self.taken.load(Ordering::SeqCst);
+        if self.served.load(Ordering::SeqCst) == 0 {
+            // `serve` counts the request before it looks at the flag: it sees the flag, or this sees the
+            // request.
+            self.is_quiet.store(true, Ordering::SeqCst);
+            if self.taken.load(Ordering::SeqCst) == seen {
+                self.called.wait(state);
+            }
+            return false;
+        }
+        let is_over = self.called.wait_for(state, WATCH).timed_out();
+        let none_was_taken = self.taken.load(Ordering::SeqCst) == seen;
+        let awake = self.awake.load(Ordering::Relaxed);
+        is_over && none_was_taken && self.served.load(Ordering::SeqCst) >= awake
+    }
+
     /// A thread has taken a request.
     pub(crate) fn serve(&self) -> Served<'_> {
-        let others = self.served.fetch_add(1, Ordering::Relaxed);
+        let others = self.served.fetch_add(1, Ordering::SeqCst);
+        self.taken.fetch_add(1, Ordering::SeqCst);
+        if self.is_quiet.load(Ordering::SeqCst) && self.is_quiet.swap(false, Ordering::SeqCst) {
+            // Under the lock, so that a helper has either not looked yet or sleeps already.
+            let _state = self.state.lock();
+            self.called.notify_all();
+        }
         if others == 0 {
             // Two threads may count at once: the number is a hint.
             let lonely = self.lonely.load(Ordering::Relaxed);
@@ -222,6 +263,29 @@ mod tests {
             helpers.into_iter().for_each(|helper| helper.join().unwrap());
         });
         assert_eq!(threads.awake.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn a_request_that_takes_long_calls_a_helper() {
+        let threads = ServingThreads::new(2, true);
+        serve_alone(&threads, LONELY_MAX);
+        thread::scope(|scope| {
+            let helper = scope.spawn(|| threads.before_request(1));
+            while !threads.is_quiet.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            // Requests that are short call nobody, for longer than a helper waits between two looks.
+            let begun = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+            let since = || rustix::time::clock_gettime(rustix::time::ClockId::Monotonic) - begun;
+            while Duration::try_from(since()).unwrap() < 3 * WATCH {
+                serve_alone(&threads, 1);
+                thread::yield_now();
+            }
+            assert!(threads.is_sole() && !helper.is_finished());
+            let _long = threads.serve();
+            helper.join().unwrap();
+            assert!(!threads.is_sole());
+        });
     }
 
     #[test]

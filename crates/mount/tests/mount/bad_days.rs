@@ -1,13 +1,17 @@
-//! Failures of transactions and slices on a mount, case by case as docs/IOCTLS.md lists them.
+//! Failures of transactions and slices on a mount, case by case as docs/IOCTLS.md lists them, and requests
+//! that take long.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use rustix::io::Errno;
-use warpfire_mount::{MountedSlice, TransactionClient, TransactionState};
+use warpfire_mount::{MountOptions, MountedSlice, TransactionClient, TransactionState};
 use warpfire_test_needs::{Need, skip};
 
 use crate::fixture::MountFixture;
@@ -165,4 +169,41 @@ fn kill_client(fixture: &MountFixture, program: &Path, mode: &str) {
     client.wait().unwrap();
     wait_until("the server has noticed", || control.list().unwrap().is_empty());
     assert!(!fixture.at("made").exists() && !report.path.exists());
+}
+
+/// Whether the mount waits while it reads a moment in a name.
+static HELD: Mutex<bool> = Mutex::new(false);
+static IS_ASKED: AtomicBool = AtomicBool::new(false);
+static LET_GO: Condvar = Condvar::new();
+/// It waits no longer than this, so that a test fails and does not hang.
+const HELD_MAX: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_request_that_takes_long_keeps_no_other_one_waiting() {
+    let parse_moment = |_: &str| {
+        IS_ASKED.store(true, Ordering::SeqCst);
+        let held = HELD.lock().unwrap();
+        drop(LET_GO.wait_timeout_while(held, HELD_MAX, |held| *held).unwrap());
+        None
+    };
+    let options = MountOptions { threads: 2, parse_moment, ..MountOptions::default() };
+    let Some(fixture) = MountFixture::mounted(&options) else { return };
+    // One program after the other: one thread suffices, and the other one rests.
+    for number in 0..200 {
+        fs::write(fixture.at(&number.to_string()), b"x").unwrap();
+    }
+    *HELD.lock().unwrap() = true;
+    thread::scope(|scope| {
+        let path = fixture.at(".snapshots/@held");
+        let long = scope.spawn(move || fs::metadata(path));
+        wait_until("the request is served", || IS_ASKED.load(Ordering::SeqCst));
+        // Each of these is a request, or several.
+        for number in 0..100 {
+            fs::write(fixture.at(&format!("other-{number}")), b"x").unwrap();
+        }
+        assert!(!long.is_finished(), "it is held up");
+        *HELD.lock().unwrap() = false;
+        LET_GO.notify_all();
+        assert_eq!(long.join().unwrap().unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    });
 }
