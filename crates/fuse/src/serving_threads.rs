@@ -45,7 +45,7 @@ const WATCH: Duration = Duration::from_millis(50);
 /// The threads of one connection.
 #[derive(Debug)]
 pub struct ServingThreads {
-    /// All threads.
+    /// All threads, those too that could not be started.
     threads: usize,
     /// Whether helpers may rest.
     may_rest: bool,
@@ -119,6 +119,11 @@ impl ServingThreads {
     #[must_use]
     pub fn is_sole(&self) -> bool {
         self.awake.load(Ordering::Relaxed) == 1
+    }
+
+    /// A helper could not be started.
+    pub(crate) fn note_missing(&self) {
+        self.awake.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// A thread, counted from 0, is about to take a request. A helper that is not needed rests here.

@@ -95,7 +95,10 @@ impl<F: Filesystem> Session<F> {
                 thread::Builder::new()
                     .name("warpfire-serve".to_owned())
                     .spawn_scoped(scope, serve)
-                    .inspect_err(|e| tracing::warn!(error = %e, "a mount is served by fewer threads"))
+                    .inspect_err(|e| {
+                        threads.note_missing();
+                        tracing::warn!(error = %e, "a mount is served by fewer threads");
+                    })
                     .ok()
             });
             let others: Vec<_> = others.collect();
