@@ -535,8 +535,7 @@ impl Log {
                 segment_table.open().filter(|(_, entry)| survey.is_on_vacated(entry)).map(|(id, _)| id),
             );
         }
-        self.seal_open(|id| wanted.contains(&id))?;
-        Ok(())
+        self.seal_open(|id| wanted.contains(&id))
     }
 
     /// The segment to mend next, and how many columns it has left.

@@ -85,8 +85,7 @@ impl Log {
     /// # Errors
     /// As [`sync`](crate::LogStore::sync).
     pub fn seal_all(&self) -> Result<(), LogError> {
-        self.seal_open(|_| true)?;
-        Ok(())
+        self.seal_open(|_| true)
     }
 
     /// Live bytes by the number of devices that their segments may still lose, the fewest first. Nothing is

@@ -63,8 +63,7 @@ impl Log {
     }
 
     /// Seals the wanted ones of the open segments. A segment may have got bytes since the caller chose it.
-    /// `false` if none of them is open.
-    pub(crate) fn seal_open(&self, wanted: impl Fn(SegmentId) -> bool) -> Result<bool, LogError> {
+    pub(crate) fn seal_open(&self, wanted: impl Fn(SegmentId) -> bool) -> Result<(), LogError> {
         let mut any = false;
         for stream in &self.streams {
             let mut open = stream.open.lock();
@@ -76,10 +75,7 @@ impl Log {
             }
         }
         // Sealing waits for the last stripe, and the caller needs the segments sealed on return.
-        if any {
-            self.write_queue.drain().map_err(|e| self.latch.on_write(e))?;
-        }
-        Ok(any)
+        if any { self.write_queue.drain().map_err(|e| self.latch.on_write(e)) } else { Ok(()) }
     }
 
     /// Returns where in the stream's open segment `wanted` bytes fit. Opens a new segment if they do not.
@@ -218,10 +214,7 @@ impl Log {
     /// Seals the open segments without references, so that they can be freed.
     pub(super) fn seal_dead(&self) -> Result<(), LogError> {
         let dead = self.segment_table.lock().open_and_dead();
-        if !dead.is_empty() {
-            self.seal_open(|id| dead.contains(&id))?;
-        }
-        Ok(())
+        if dead.is_empty() { Ok(()) } else { self.seal_open(|id| dead.contains(&id)) }
     }
 
     /// Seals the open segment with the most bytes without a reference, if that is worth it.
@@ -232,6 +225,9 @@ impl Log {
             garbage.max_by_key(|(bytes, id)| (*bytes, Reverse(*id)))
         };
         let Some((_, segment)) = most else { return Ok(false) };
-        self.seal_open(|id| id == segment)
+        self.seal_open(|id| id == segment)?;
+        // Its stream may have ended it already, and it waits for its last stripe.
+        self.write_queue.drain().map_err(|e| self.latch.on_write(e))?;
+        Ok(true)
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use warpfire_env::{Clock, SystemClock};
 use warpfire_log::{Admit, LogError, LogStore, MemLog, MemLogOptions, RecoveredLog, Stream};
 use warpfire_slices::SliceError;
+use warpfire_units::SlicePtr;
 
 use super::{PlainEngine, get, open, put, small};
 use crate::testing::{ListSchema, pointer_item};
@@ -163,20 +164,25 @@ fn write_half_of_it_garbage(engine: &Engine<MemLog, ListSchema>, n: u64) {
     engine.release(&slices);
 }
 
+const SLICE_BYTES: usize = 30_000;
+
+/// Writes a slice that a record names.
+fn add_slice(engine: &Engine<MemLog, ListSchema>, n: u64) -> SlicePtr {
+    let slices = engine.write(Stream::Large, &[n as u8; SLICE_BYTES], Admit::User).expect("it fits");
+    let mut batch = Batch::new();
+    batch.put_naming(&n.to_be_bytes(), &pointer_item(slices[0]), [slices[0]]);
+    engine.commit(&batch, None, Admit::User).expect("it fits");
+    engine.release(&slices);
+    slices[0]
+}
+
 /// A quarter of each segment is garbage. At first callers take all that each step frees.
 #[test]
 fn space_is_gained_beside_callers_that_write() {
-    const SLICE_BYTES: usize = 30_000;
     let log = MemLog::with_options(MemLogOptions { capacity_bytes: 32 << 20, segment_bytes: 128 << 10 });
     let options = small(Background::Manual);
     let engine = Engine::open(log, RecoveredLog::empty(), ListSchema, options).unwrap();
-    let add = |n: u64| {
-        let slices = engine.write(Stream::Large, &[n as u8; SLICE_BYTES], Admit::User).expect("it fits");
-        let mut batch = Batch::new();
-        batch.put_naming(&n.to_be_bytes(), &pointer_item(slices[0]), [slices[0]]);
-        engine.commit(&batch, None, Admit::User).expect("it fits");
-        engine.release(&slices);
-    };
+    let add = |n: u64| _ = add_slice(&engine, n);
     let mut count = 0;
     while engine.has_room(2 * SLICE_BYTES as u64, Admit::User) {
         add(count);
@@ -209,19 +215,10 @@ fn space_is_gained_beside_callers_that_write() {
 /// Refused with room before: no segment was worth cleaning, and a good part of a small pool was open.
 #[test]
 fn garbage_in_open_segments_is_room() {
-    const SLICE_BYTES: usize = 30_000;
     let log = MemLog::with_options(MemLogOptions { capacity_bytes: 2 << 20, segment_bytes: 128 << 10 });
     let options = small(Background::Manual);
     let engine = Engine::open(log, RecoveredLog::empty(), ListSchema, options).unwrap();
-    let add = |n: u64| {
-        let slices = engine.write(Stream::Large, &[n as u8; SLICE_BYTES], Admit::User).expect("it fits");
-        let mut batch = Batch::new();
-        batch.put_naming(&n.to_be_bytes(), &pointer_item(slices[0]), [slices[0]]);
-        engine.commit(&batch, None, Admit::User).expect("it fits");
-        engine.release(&slices);
-        slices[0]
-    };
-    let slices: Vec<_> = (0..4).map(add).collect();
+    let slices: Vec<_> = (0..4).map(|n| add_slice(&engine, n)).collect();
     for n in 1..4u64 {
         let mut batch = Batch::new();
         batch.delete(&n.to_be_bytes());

@@ -14,13 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define MUST(condition)                                                                              \
-    do {                                                                                             \
-        if (!(condition)) {                                                                          \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);                                  \
-            exit(1);                                                                                 \
-        }                                                                                            \
-    } while (0)
+#include "must.h"
 
 enum { ROUNDS = 60, WRITES = 16, WRITE_BYTES = 16384, FILE_BYTES = WRITES * WRITE_BYTES };
 

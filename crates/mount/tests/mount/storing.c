@@ -13,13 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MUST(condition)                                                                              \
-    do {                                                                                             \
-        if (!(condition)) {                                                                          \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);                                  \
-            exit(1);                                                                                 \
-        }                                                                                            \
-    } while (0)
+#include "must.h"
 
 enum { BYTES = 8192, AT = 96, STORES_BETWEEN_LOOKS = 10000 };
 
