@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -32,6 +32,11 @@ impl Connection {
             Ok(()) => Connection::new(device.into()),
             Err(_) => Arc::clone(self),
         }
+    }
+
+    /// The descriptor, as io_uring wants it.
+    pub(crate) fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 
     /// The next request, at the start of `buffer`; `None` if the kernel has ended the connection.

@@ -1,18 +1,16 @@
 //! From a message of the kernel to the call of the filesystem.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use crate::attr::AttrChange;
-use crate::connection::Connection;
 use crate::fields::{Fields, Malformed};
 use crate::filesystem::Filesystem;
 use crate::reply::{
-    Reply, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr,
+    AnswerTo, Reply, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr,
 };
 use crate::request::{FileHandle, INodeNo, NewNode, OpenFlags, ReadRequest, Request, SetXattr, WriteRequest};
 
@@ -87,20 +85,17 @@ pub(crate) enum Next {
 /// unsent, which answers `EIO`. Locks are free after a panic, because their guards are dropped.
 pub(crate) fn dispatch<F: Filesystem>(
     filesystem: &F,
-    connection: &Arc<Connection>,
-    message: &[u8],
+    to: AnswerTo,
+    request: &Request,
+    body: &mut Fields<'_>,
     has_long_setxattr: bool,
 ) -> Next {
-    let Ok((request, mut body)) = Request::decode(message) else {
-        tracing::error!(bytes = message.len(), "the kernel sent a message without a header");
-        return Next::Serve;
-    };
     let operation = name_of(request.opcode);
     if request.opcode == DESTROY {
-        ReplyEmpty(Reply::new(connection, request.unique)).ok();
+        ReplyEmpty(Reply::new(to, request.unique)).ok();
         return Next::End;
     }
-    let call = || call(filesystem, connection, &request, &mut body, has_long_setxattr);
+    let call = || call(filesystem, to, request, body, has_long_setxattr);
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => {}
         Ok(Err(Malformed)) => tracing::error!(operation, "the kernel sent a request that ends too early"),
@@ -111,7 +106,7 @@ pub(crate) fn dispatch<F: Filesystem>(
 
 fn call<F: Filesystem>(
     filesystem: &F,
-    connection: &Arc<Connection>,
+    to: AnswerTo,
     request: &Request,
     body: &mut Fields<'_>,
     has_long_setxattr: bool,
@@ -133,7 +128,7 @@ fn call<F: Filesystem>(
         }
         _ => {}
     }
-    let reply = Reply::new(connection, request.unique);
+    let reply = Reply::new(to, request.unique);
     match request.opcode {
         LOOKUP => filesystem.lookup(request, ino, body.name()?, ReplyEntry(reply)),
         GETATTR => filesystem.getattr(request, ino, ReplyAttr(reply)),

@@ -4,17 +4,34 @@
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// Reads the fields of a message one after the other.
-pub(crate) struct Fields<'a>(&'a [u8]);
+/// Reads the fields of a message one after the other. A message has one part or two; no field is in both.
+pub(crate) struct Fields<'a> {
+    part: &'a [u8],
+    second: &'a [u8],
+}
 
 impl<'a> Fields<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Fields(bytes)
+        Fields { part: bytes, second: &[] }
+    }
+
+    /// The fields of `first`, and then those of `second`.
+    pub(crate) fn in_two(first: &'a [u8], second: &'a [u8]) -> Self {
+        Fields { part: first, second }
+    }
+
+    /// The part that the next field is in.
+    #[inline]
+    fn part(&mut self) -> &'a [u8] {
+        if self.part.is_empty() {
+            self.part = std::mem::take(&mut self.second);
+        }
+        self.part
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (field, rest) = self.0.split_first_chunk().ok_or(Malformed)?;
-        self.0 = rest;
+        let (field, rest) = self.part().split_first_chunk().ok_or(Malformed)?;
+        self.part = rest;
         Ok(*field)
     }
 
@@ -28,17 +45,17 @@ impl<'a> Fields<'a> {
 
     /// Bytes of a known length.
     pub(crate) fn bytes(&mut self, len: u32) -> Result<&'a [u8], Malformed> {
-        let (bytes, rest) = self.0.split_at_checked(len as usize).ok_or(Malformed)?;
-        self.0 = rest;
+        let (bytes, rest) = self.part().split_at_checked(len as usize).ok_or(Malformed)?;
+        self.part = rest;
         Ok(bytes)
     }
 
     /// Bytes up to a NUL, without it.
     pub(crate) fn name(&mut self) -> Result<&'a [u8], Malformed> {
-        let len = self.0.iter().position(|byte| *byte == 0).ok_or(Malformed)?;
-        let name = &self.0[..len];
-        self.0 = &self.0[len + 1..];
-        Ok(name)
+        let part = self.part();
+        let len = part.iter().position(|byte| *byte == 0).ok_or(Malformed)?;
+        self.part = &part[len + 1..];
+        Ok(&part[..len])
     }
 }
 
@@ -114,5 +131,18 @@ mod tests {
         assert_eq!(fields.u32(), Err(Malformed));
         assert_eq!(fields.bytes(1), Ok(&b"b"[..]));
         assert_eq!(fields.bytes(1), Err(Malformed));
+    }
+
+    #[test]
+    fn a_message_in_two_parts_is_read_as_one() {
+        let mut fields = Fields::in_two(&[1, 0, 0, 0], b"a\0bc");
+        assert_eq!(fields.u32(), Ok(u32::from_ne_bytes([1, 0, 0, 0])));
+        assert_eq!(fields.name(), Ok(&b"a"[..]));
+        assert_eq!(fields.bytes(2), Ok(&b"bc"[..]));
+        assert_eq!(fields.bytes(0), Ok(&b""[..]));
+        assert_eq!(fields.name(), Err(Malformed));
+        let mut split = Fields::in_two(&[1, 0], &[0, 0]);
+        assert_eq!(split.u32(), Err(Malformed), "no field is in both parts");
+        assert_eq!(Fields::in_two(&[], b"a\0").name(), Ok(&b"a"[..]));
     }
 }

@@ -14,6 +14,9 @@ const MINOR_MIN: u32 = 28;
 /// Bytes of the longest request before its data: the headers of a WRITE, rounded up.
 const HEADERS_BYTES: usize = 4096;
 
+/// The least bytes that the kernel wants an entry of a queue to have beside its header.
+const PAYLOAD_BYTES_MIN: usize = 8192;
+
 /// Features of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InitFlags(u64);
@@ -47,6 +50,8 @@ impl InitFlags {
     pub const SETXATTR_EXT: InitFlags = InitFlags(1 << 29);
     /// There are more than 32 features.
     const INIT_EXT: InitFlags = InitFlags(1 << 30);
+    /// Requests come by queues (`queue`).
+    pub(crate) const OVER_IO_URING: InitFlags = InitFlags(1 << 41);
 
     /// The features in either.
     #[must_use]
@@ -86,6 +91,9 @@ pub struct KernelConfig {
     pub max_write: u32,
     /// Requests that the kernel sends without waiting for answers: readahead and direct I/O.
     pub max_background: u16,
+    /// Threads that serve queues of requests over io_uring, if the kernel has them; at least one for each
+    /// processor is best. With 0, all requests come by `/dev/fuse`.
+    pub queue_threads: usize,
 }
 
 /// The kernel's first request.
@@ -123,6 +131,7 @@ impl KernelConfig {
             wanted: InitFlags::NONE,
             max_write: 128 << 10,
             max_background: 16,
+            queue_threads: 0,
         }
     }
 
@@ -143,10 +152,19 @@ impl KernelConfig {
         self.wanted.union(own).intersection(self.offered)
     }
 
+    /// Pages of the longest read or write.
+    fn pages(&self) -> usize {
+        (self.max_write as usize).max(self.max_readahead as usize).div_ceil(rustix::param::page_size())
+    }
+
+    /// The bytes that the kernel wants an entry of a queue to have beside its header.
+    pub(crate) fn payload_bytes(&self) -> usize {
+        (self.max_write as usize).max(self.pages() * rustix::param::page_size()).max(PAYLOAD_BYTES_MIN)
+    }
+
     pub(crate) fn encode(&self, answer: &mut Answer) {
         let features = self.features();
-        let page = rustix::param::page_size();
-        let pages = (self.max_write as usize).max(self.max_readahead as usize).div_ceil(page);
+        let pages = self.pages();
         answer.u32(MAJOR).u32(MINOR).u32(self.max_readahead);
         let congested = self.max_background / 4 * 3;
         let (nanosecond, unused) = (1, 0);

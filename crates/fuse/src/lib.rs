@@ -15,6 +15,7 @@ mod fields;
 mod filesystem;
 mod init;
 mod notifier;
+mod queue;
 mod reply;
 mod request;
 mod serving_threads;
@@ -24,6 +25,7 @@ pub use attr::{AttrChange, FileAttr, Time, TimeOrNow};
 pub use filesystem::Filesystem;
 pub use init::{InitFlags, KernelConfig};
 pub use notifier::Notifier;
+pub use queue::other_requests_wait;
 pub use reply::{
     FopenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
     ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, Statfs,

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use crate::attr::FileAttr;
 use crate::connection::{Connection, OUT_HEADER_BYTES};
 use crate::fields::Answer;
+use crate::queue::QueueReply;
 use crate::request::{FileHandle, INodeNo};
 
 /// Bytes of `struct fuse_entry_out`, which comes before each name in an answer to READDIRPLUS.
@@ -21,21 +22,34 @@ const DIRENT_BYTES: usize = 24;
 /// Inode numbers are never used again, so the generation that would distinguish their uses is constant.
 const GENERATION: u64 = 0;
 
+/// Where an answer goes: back where its request came from.
+pub(crate) enum AnswerTo {
+    Connection(Arc<Connection>),
+    Queue(QueueReply),
+}
+
 /// The answer that a request waits for.
 pub(crate) struct Reply {
-    connection: Arc<Connection>,
+    to: AnswerTo,
     unique: u64,
     is_sent: bool,
 }
 
 impl Reply {
-    pub(crate) fn new(connection: &Arc<Connection>, unique: u64) -> Reply {
-        Reply { connection: Arc::clone(connection), unique, is_sent: false }
+    pub(crate) fn new(to: AnswerTo, unique: u64) -> Reply {
+        Reply { to, unique, is_sent: false }
     }
 
     fn send(&mut self, error: i32, fill: impl FnOnce(&mut Answer), data: &[u8]) {
         self.is_sent = true;
         let mut message = Answer::default();
+        let connection = match &self.to {
+            AnswerTo::Connection(connection) => connection,
+            AnswerTo::Queue(queue) => {
+                fill(&mut message);
+                return queue.send(self.unique, error, message.as_slice(), data);
+            }
+        };
         message.zeros(OUT_HEADER_BYTES);
         fill(&mut message);
         let len = message.as_slice().len() + data.len();
@@ -47,7 +61,7 @@ impl Reply {
         message.set_start(header.as_slice());
         let parts = [IoSlice::new(message.as_slice()), IoSlice::new(data)];
         let parts = if data.is_empty() { &parts[..1] } else { &parts };
-        match self.connection.send(parts) {
+        match connection.send(parts) {
             // `NOENT`: the program was killed. `NODEV`: the mount has ended.
             Ok(()) | Err(Errno::NOENT | Errno::NODEV) => {}
             Err(e) => tracing::error!(id = self.unique, error = %e, "the kernel refused an answer"),

@@ -28,6 +28,8 @@ pub struct Request {
     uid: u32,
     gid: u32,
     pid: u32,
+    /// Bytes of the message.
+    pub(crate) len: u32,
 }
 
 /// Flags of a WRITE.
@@ -106,16 +108,22 @@ impl Request {
     /// Splits a message into its header and its body.
     pub(crate) fn decode(message: &[u8]) -> Result<(Request, Fields<'_>), Malformed> {
         let mut fields = Fields::new(message);
-        let len = fields.u32()?;
-        if len as usize != message.len() {
+        let request = Request::decode_header(&mut fields)?;
+        if request.len as usize != message.len() {
             return Err(Malformed);
         }
+        Ok((request, fields))
+    }
+
+    /// Reads a header.
+    pub(crate) fn decode_header(fields: &mut Fields<'_>) -> Result<Request, Malformed> {
+        let len = fields.u32()?;
         let opcode = fields.u32()?;
         let unique = fields.u64()?;
         let node = INodeNo(fields.u64()?);
         let [uid, gid, pid] = [fields.u32()?, fields.u32()?, fields.u32()?];
         let _extensions = fields.u32()?;
-        Ok((Request { opcode, unique, node, uid, gid, pid }, fields))
+        Ok(Request { opcode, unique, node, uid, gid, pid, len })
     }
 
     /// The kernel's number of the request.

@@ -49,6 +49,8 @@ pub struct ServingThreads {
     threads: usize,
     /// Whether helpers may rest.
     may_rest: bool,
+    /// Whether requests come by queues, each with a thread of its own.
+    has_queues: AtomicBool,
     /// Threads that do not rest.
     awake: AtomicUsize,
     /// Requests that were taken, wrapping around.
@@ -93,6 +95,7 @@ impl ServingThreads {
         ServingThreads {
             threads,
             may_rest,
+            has_queues: AtomicBool::new(false),
             awake: AtomicUsize::new(threads),
             taken: AtomicU64::new(0),
             served: AtomicUsize::new(0),
@@ -112,13 +115,18 @@ impl ServingThreads {
     /// Whether there is one thread in all.
     #[must_use]
     pub fn is_only(&self) -> bool {
-        self.threads == 1
+        self.threads == 1 && !self.has_queues.load(Ordering::Relaxed)
     }
 
     /// Whether all threads but one rest.
     #[must_use]
     pub fn is_sole(&self) -> bool {
-        self.awake.load(Ordering::Relaxed) == 1
+        self.awake.load(Ordering::Relaxed) == 1 && !self.has_queues.load(Ordering::Relaxed)
+    }
+
+    /// Requests come by queues, whose threads are not among these.
+    pub(crate) fn note_queues(&self) {
+        self.has_queues.store(true, Ordering::Relaxed);
     }
 
     /// A helper could not be started.

@@ -6,8 +6,8 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::thread;
+use std::sync::{Arc, mpsc};
+use std::thread::{self, Scope, ScopedJoinHandle};
 
 use rustix::io::Errno;
 
@@ -17,7 +17,8 @@ use crate::fields::Malformed;
 use crate::filesystem::Filesystem;
 use crate::init::{InitFlags, KernelConfig, MAJOR, Offer, too_old};
 use crate::notifier::Notifier;
-use crate::reply::Reply;
+use crate::queue::{Queue, Queues};
+use crate::reply::{AnswerTo, Reply};
 use crate::request::Request;
 use crate::serving_threads::ServingThreads;
 
@@ -27,9 +28,11 @@ const FIRST_MESSAGE_BYTES_MAX: usize = 8192;
 /// A filesystem and its connection to the kernel.
 pub struct Session<F> {
     filesystem: F,
-    connection: Arc<Connection>,
+    pub(crate) connection: Arc<Connection>,
     message_bytes_max: usize,
     has_long_setxattr: bool,
+    /// Those that were announced to the kernel.
+    pub(crate) queues: Option<Queues>,
 }
 
 impl<F: Filesystem> Session<F> {
@@ -46,7 +49,7 @@ impl<F: Filesystem> Session<F> {
         loop {
             let message = connection.receive(&mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
             let (request, mut body) = Request::decode(message).map_err(malformed)?;
-            let reply = Reply::new(&connection, request.unique());
+            let reply = Reply::new(AnswerTo::Connection(Arc::clone(&connection)), request.unique());
             if request.opcode != INIT {
                 return Err(malformed(Malformed));
             }
@@ -62,16 +65,25 @@ impl<F: Filesystem> Session<F> {
                         reply.error(Errno::PROTO);
                         return Err(e);
                     }
+                    let queues = prepare_queues(&connection, &mut config);
                     reply.fields(|answer| config.encode(answer));
                     return Ok(Session {
                         filesystem,
                         connection,
                         message_bytes_max: config.message_bytes_max(),
                         has_long_setxattr: config.features().contains(InitFlags::SETXATTR_EXT),
+                        queues,
                     });
                 }
             }
         }
+    }
+
+    /// Whether requests come by queues, on the processors that make them, unless the kernel refuses the
+    /// memory that they need.
+    #[must_use]
+    pub fn has_queues(&self) -> bool {
+        self.queues.is_some()
     }
 
     /// Sends notifications to the kernel, also after the session has ended.
@@ -80,34 +92,83 @@ impl<F: Filesystem> Session<F> {
         Notifier::new(Arc::clone(&self.connection))
     }
 
-    /// Serves requests on this thread, the first of `threads`, and on the others, or on as many of them as
-    /// can be started, until the kernel ends the connection.
+    /// Serves requests until the kernel ends the connection: by queues if the kernel has them, else on this
+    /// thread, the first of `threads`, and on the others, or on as many of them as can be started.
     ///
     /// # Errors
     /// Errors of the connection.
     pub fn run(mut self, threads: &ServingThreads) -> io::Result<()> {
-        let helpers: Vec<_> =
-            (1..threads.number()).map(|number| (number, self.connection.another())).collect();
+        let queues = self.queues.take().map_or_else(Vec::new, |queues| queues.0);
         let session = &self;
         let served = thread::scope(|scope| {
-            let others = helpers.iter().filter_map(|(number, connection)| {
-                let serve = move || session.serve(connection, threads, *number);
-                thread::Builder::new()
-                    .name("warpfire-serve".to_owned())
-                    .spawn_scoped(scope, serve)
-                    .inspect_err(|e| {
-                        threads.note_missing();
-                        tracing::warn!(error = %e, "a mount is served by fewer threads");
-                    })
-                    .ok()
+            let has_queues = session.start_queues(scope, &queues);
+            // Beside queues the kernel sends by the device only requests without an answer, for one thread.
+            let helpers = if has_queues { 1..1 } else { 1..threads.number() };
+            if has_queues {
+                threads.note_queues();
+            }
+            let helpers: Vec<_> = helpers.map(|number| (number, session.connection.another())).collect();
+            let others = helpers.into_iter().filter_map(|(number, connection)| {
+                let serve = move || session.serve(&connection, threads, number);
+                let helper = start(scope, "warpfire-serve", serve);
+                if helper.is_none() {
+                    threads.note_missing();
+                }
+                helper
             });
             let others: Vec<_> = others.collect();
             let first = session.serve(&session.connection, threads, 0);
+            queues.iter().for_each(Queue::end);
             let joined = others.into_iter().map(|t| t.join().expect("a panic of a request is caught"));
             joined.fold(first, io::Result::and)
         });
         self.filesystem.destroy();
         served
+    }
+
+    /// Starts the threads of all queues. Returns whether the kernel sends requests by them.
+    fn start_queues<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, queues: &'scope [Queue]) -> bool {
+        let (registered, registrations) = mpsc::channel();
+        for queue in queues {
+            let registered = registered.clone();
+            let work = move || {
+                let registration = queue.register();
+                let is_registered = registration.is_ok();
+                // The other side receives from each thread that was started.
+                let _ = registered.send(registration);
+                if is_registered {
+                    self.serve_queue(queue, false);
+                }
+            };
+            if start(scope, "warpfire-queue", work).is_none() {
+                queue.refuse();
+                return false;
+            }
+        }
+        let failed = queues.iter().find_map(|queue| {
+            let registration = registrations.recv().expect("each thread sends its result");
+            registration.err().map(|e| (queue, e))
+        });
+        if let Some((queue, e)) = failed {
+            tracing::warn!(error = %e, "requests come by /dev/fuse, not by queues");
+            queue.refuse();
+            return false;
+        }
+        for queue in queues {
+            // Without it, a request that takes long keeps the others of its queue waiting.
+            start(scope, "warpfire-relief", move || self.serve_queue(queue, true));
+        }
+        !queues.is_empty()
+    }
+
+    fn serve_queue(&self, queue: &Queue, stands_by: bool) {
+        let served = queue.serve(stands_by, &|to, request, body| {
+            // The queue ends when the kernel returns its entries, after the answer to DESTROY.
+            dispatch(&self.filesystem, AnswerTo::Queue(to), &request, body, self.has_long_setxattr);
+        });
+        if let Err(e) = served {
+            tracing::error!(error = %e, "a queue of requests ended; unmount the pool and mount it again");
+        }
     }
 
     fn serve(&self, connection: &Arc<Connection>, threads: &ServingThreads, number: usize) -> io::Result<()> {
@@ -120,12 +181,47 @@ impl<F: Filesystem> Session<F> {
                 Err(e) => break Err(e),
             };
             let _served = threads.serve();
-            if dispatch(&self.filesystem, connection, message, self.has_long_setxattr) == Next::End {
+            let Ok((request, mut body)) = Request::decode(message) else {
+                tracing::error!(bytes = message.len(), "the kernel sent a message without a header");
+                continue;
+            };
+            let to = AnswerTo::Connection(Arc::clone(connection));
+            let next = dispatch(&self.filesystem, to, &request, &mut body, self.has_long_setxattr);
+            if next == Next::End {
                 break Ok(());
             }
         };
         threads.end();
         ended
+    }
+}
+
+/// Starts a thread; `None` if there can be no more.
+fn start<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Option<ScopedJoinHandle<'scope, T>> {
+    let started = thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work);
+    started.inspect_err(|e| tracing::warn!(error = %e, "a mount is served by fewer threads")).ok()
+}
+
+/// What the queues need, if the filesystem wants some and the kernel offers them. Without it, they are not
+/// announced to the kernel.
+fn prepare_queues(connection: &Connection, config: &mut KernelConfig) -> Option<Queues> {
+    if config.queue_threads == 0 || !config.offered().contains(InitFlags::OVER_IO_URING) {
+        return None;
+    }
+    let device = connection.as_raw_fd();
+    match Queues::prepare(device, config.queue_threads, config.payload_bytes()) {
+        Ok(queues) => {
+            config.wanted = config.wanted.union(InitFlags::OVER_IO_URING);
+            Some(queues)
+        }
+        Err(e) => {
+            tracing::info!(error = %e, "requests come by /dev/fuse, not by queues");
+            None
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Mounts a filesystem in memory, until it is unmounted or the process gets a signal.
 //!
 //! ```text
-//! memory MOUNTPOINT [--size-mib N] [--allow-other] [--read-only] [--threads N] [--views-at DIRECTORY]
+//! memory MOUNTPOINT [--size-mib N] [--allow-other] [--read-only] [--threads N] [--no-queues]
+//!     [--views-at DIRECTORY]
 //! ```
 //!
 //! All of Warpfire takes part except real devices: the pool is one device in memory.
@@ -17,7 +18,7 @@ use warpfire_meta::{Engine, EngineOptions};
 use warpfire_mount::{MountOptions, mount};
 use warpfire_pool::{CreateOptions, Pool};
 
-const USAGE: &str = "usage: memory MOUNTPOINT [--size-mib N] [--allow-other] [--read-only] [--threads N] [--views-at DIRECTORY]";
+const USAGE: &str = "usage: memory MOUNTPOINT [--size-mib N] [--allow-other] [--read-only] [--threads N] [--no-queues] [--views-at DIRECTORY]";
 
 /// The parsed command line.
 struct Arguments {
@@ -50,6 +51,7 @@ fn arguments() -> Option<Arguments> {
         match argument.to_str() {
             Some("--allow-other") => options.allow_other = true,
             Some("--read-only") => options.read_only = true,
+            Some("--no-queues") => options.queues = false,
             Some("--views-at") => options.views_at = Some(arguments.next()?.into()),
             Some("--threads") => options.threads = usize::try_from(number()?).ok()?,
             Some("--size-mib") => size_mib = number()?,

@@ -23,6 +23,9 @@ pub struct MountOptions {
     /// Threads that take requests from the kernel: at least 1, at most [`THREADS_MAX`]. All but one rest
     /// while one suffices. A view has half as many. The default is one thread for each processor, at most 16.
     pub threads: usize,
+    /// Take requests by queues over io_uring, on the processors that make them, if the kernel offers that: it
+    /// does since Linux 6.14 if root has set its parameter `fuse.enable_uring`. Views have no queues.
+    pub queues: bool,
     /// Keep idle processors from halting while requests arrive. It acts only on virtual machines of two to
     /// eight processors that halt without polling first: there the wake-up takes most of a request's time. It
     /// needs write access to `/dev/cpu_dma_latency`, which root has; without that access it does nothing.
@@ -89,6 +92,7 @@ impl Default for MountOptions {
             dev: false,
             exec: true,
             threads: cores.clamp(1, 16),
+            queues: true,
             hold_cpu_latency: true,
             sync_interval: Duration::from_secs(5),
             fsname: "warpfire".to_owned(),

@@ -117,7 +117,7 @@ pub fn mount_with_commits<E: Storage + SnapshotStore>(
     let (interval_sync, changes) =
         IntervalTask::after_changes("warpfire-commit", options.sync_interval, sync)
             .map_err(threads_failed)?;
-    let (cpu_latency, requests) = CpuLatency::start(options.hold_cpu_latency).map_err(threads_failed)?;
+    let (mut cpu_latency, requests) = CpuLatency::start(options.hold_cpu_latency).map_err(threads_failed)?;
     let threads = ServingThreads::new(options.threads.clamp(1, THREADS_MAX), requests.helpers_may_rest());
     let checks = PermissionChecks::of_this_process(options);
     let blocking_threads =
@@ -155,6 +155,7 @@ pub fn mount_with_commits<E: Storage + SnapshotStore>(
         read_threads: Some(read_threads),
         mount_kind: MountKind::MainMount(control),
         read_only: options.read_only,
+        queue_threads: if options.queues { options.threads } else { 0 },
         failures: Arc::clone(&failures),
     };
     let connection = context.connection.clone();
@@ -167,11 +168,15 @@ pub fn mount_with_commits<E: Storage + SnapshotStore>(
     let ended = detached.clone();
     // A session that was dropped no longer receives; then the send fails, which is right.
     let send_end = move || _ = ended.send(MountEnd::Unmounted);
-    let (serving, notifier) =
+    let Serving { threads: serving, notifier, has_queues } =
         serve(server, &connection, device, threads, &path, send_end).inspect_err(|_| {
             // Without a server the mount is dead. The caller gets the error of `serve`, not one of this.
             let _ = mounted.detach();
         })?;
+    if has_queues {
+        // Program and server share a processor, so none that is idle has to wake up for a request.
+        cpu_latency.stop();
+    }
     mounted.raise_readahead(READAHEAD_KIB);
     tracing::info!(mountpoint = %path.display(), read_only = options.read_only, "mounted");
     let (ending, counted) = (Arc::clone(&views), Arc::clone(&views));
@@ -205,6 +210,15 @@ pub fn mount_with_commits<E: Storage + SnapshotStore>(
     Ok((session, commits))
 }
 
+/// A connection that is served.
+pub(crate) struct Serving {
+    /// Its first thread, which ends after the others.
+    pub(crate) threads: JoinHandle<std::io::Result<()>>,
+    pub(crate) notifier: Notifier,
+    /// Whether requests come by queues over io_uring.
+    pub(crate) has_queues: bool,
+}
+
 /// Negotiates the protocol with the kernel and starts the serving threads. When the kernel has ended the
 /// connection, the threads end and `at_end` is called.
 ///
@@ -217,7 +231,7 @@ pub(crate) fn serve<F: Filesystem + Send + Sync + 'static>(
     threads: ServingThreads,
     at: &Path,
     at_end: impl FnOnce() + Send + 'static,
-) -> Result<(JoinHandle<std::io::Result<()>>, Notifier), MountError> {
+) -> Result<Serving, MountError> {
     let threads = Arc::new(threads);
     assert!(connection.threads.set(Arc::clone(&threads)).is_ok(), "a connection is served once");
     if let Ok(device) = device.try_clone() {
@@ -225,18 +239,18 @@ pub(crate) fn serve<F: Filesystem + Send + Sync + 'static>(
     }
     let session = warpfire_fuse::Session::begin(server, device)
         .map_err(|e| system_error(at, "negotiate the protocol with the kernel", e))?;
-    let notifier = session.notifier();
+    let (notifier, has_queues) = (session.notifier(), session.has_queues());
     assert!(connection.notifier.set(notifier.clone()).is_ok(), "a connection is served once");
     let run = move || {
         let ended = session.run(&threads);
         at_end();
         ended
     };
-    let serving = thread::Builder::new()
+    let threads = thread::Builder::new()
         .name("warpfire-serve".to_owned())
         .spawn(run)
         .map_err(|e| system_error(at, "start threads", e))?;
-    Ok((serving, notifier))
+    Ok(Serving { threads, notifier, has_queues })
 }
 
 /// Unmounts at a signal that asks the process to end. Detaches if files are open: the process ends anyway.

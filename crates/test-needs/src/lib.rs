@@ -37,6 +37,8 @@ pub enum Need {
     Tar,
     /// The kernel drops inodes when a FUSE server asks: Linux 6.18 and later.
     FusePrune,
+    /// The kernel sends FUSE requests over io_uring: Linux 6.14 and later, with `fuse.enable_uring` set.
+    FuseQueues,
 }
 
 impl Need {
@@ -55,6 +57,7 @@ impl Need {
             Need::Systemd => "systemd",
             Need::Tar => "tar",
             Need::FusePrune => "fuse-prune",
+            Need::FuseQueues => "fuse-queues",
         }
     }
 }

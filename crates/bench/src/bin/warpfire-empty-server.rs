@@ -49,6 +49,7 @@ impl Filesystem for Empty {
             .union(InitFlags::HANDLE_KILLPRIV_V2)
             .union(if self.checks { InitFlags::POSIX_ACL } else { InitFlags::NONE });
         config.max_write = 1 << 20;
+        config.queue_threads = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(())
     }
 

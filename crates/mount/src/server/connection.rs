@@ -40,8 +40,12 @@ impl KernelConnection {
         waits
     }
 
-    /// Whether a request waits for a thread that takes it.
+    /// Whether a request waits for a thread that takes it; on the thread of a queue, whether one waited when
+    /// it took its own.
     pub(super) fn has_request(&self) -> bool {
+        if let Some(others_wait) = warpfire_fuse::other_requests_wait() {
+            return others_wait;
+        }
         let Some(device) = self.device.get() else { return false };
         poll(&mut [PollFd::from_borrowed_fd(device.as_fd(), PollFlags::IN)], Some(&Timespec::default()))
             .is_ok_and(|ready| ready > 0)

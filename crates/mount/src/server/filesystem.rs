@@ -37,7 +37,7 @@ impl<E: Storage> Filesystem for Server<E> {
             MountKind::MainMount(_) => init::ListingDetail::WithAttributes,
             MountKind::View(..) | MountKind::Snapshot => init::ListingDetail::NamesOnly,
         };
-        init::configure(config, self.checks, listings)
+        init::configure(config, self.checks, listings, self.context.queue_threads)
     }
 
     fn destroy(&mut self) {

@@ -42,7 +42,8 @@ pub(super) enum ListingDetail {
     WithAttributes,
 }
 
-/// Sets the protocol's features and limits.
+/// Sets the protocol's features and limits. `queue_threads` threads take requests by io_uring if the kernel
+/// has that; with 0, all come by `/dev/fuse`.
 ///
 /// # Errors
 /// `Unsupported` if the kernel cannot check permissions by access control list, and this mount rests on it.
@@ -50,6 +51,7 @@ pub(super) fn configure(
     config: &mut KernelConfig,
     checks: PermissionChecks,
     detail: ListingDetail,
+    queue_threads: usize,
 ) -> io::Result<()> {
     let mut wanted = WANTED;
     if detail == ListingDetail::WithAttributes {
@@ -67,6 +69,7 @@ pub(super) fn configure(
     config.wanted = wanted;
     config.max_write = WRITE_BYTES_MAX;
     config.max_background = BACKGROUND_MAX;
+    config.queue_threads = queue_threads;
     Ok(())
 }
 

@@ -193,6 +193,7 @@ impl<E: Storage + SnapshotStore> MainServer<E> {
             read_threads: main.read_threads.clone(),
             mount_kind: MountKind::Snapshot,
             read_only: true,
+            queue_threads: 0,
             failures: Arc::clone(&main.failures),
         };
         Server::new(then, self.checks, context)

@@ -113,6 +113,8 @@ pub(crate) struct ServerContext {
     pub(crate) mount_kind: MountKind,
     /// Whether changes are refused.
     pub(crate) read_only: bool,
+    /// Threads that take requests by queues over io_uring, if the kernel has them.
+    pub(crate) queue_threads: usize,
     /// The requests of the mount and its views that have met damage.
     pub(crate) failures: Arc<FailedRequests>,
 }

@@ -65,6 +65,7 @@ fn served(act: impl FnOnce(&OwnedFd, &InvalidationGate)) {
         read_threads: None,
         mount_kind: MountKind::Snapshot,
         read_only: false,
+        queue_threads: 0,
         failures: Arc::default(),
     };
     let server = Server::new(fs, PermissionChecks::RootOnly, context);

@@ -238,7 +238,8 @@ macro_rules! forwarded_with_root {
 
 impl<E: Storage> Filesystem for ViewServer<E> {
     fn init(&mut self, config: &mut KernelConfig) -> std::io::Result<()> {
-        init::configure(config, self.checks, init::ListingDetail::NamesOnly)
+        // A view is short-lived, and its memory for queues would be larger than all else that it has.
+        init::configure(config, self.checks, init::ListingDetail::NamesOnly, 0)
     }
 
     fn destroy(&mut self) {

@@ -236,6 +236,7 @@ impl<E: Storage> Views<E> {
             read_threads: None,
             mount_kind: MountKind::View(Arc::clone(self) as Arc<dyn TransactionControl>, id),
             read_only: self.options.read_only,
+            queue_threads: 0,
             failures: Arc::clone(&self.main.failures),
         };
         let checks = PermissionChecks::of_this_process(&self.options);

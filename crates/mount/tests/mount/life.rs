@@ -11,6 +11,7 @@ use warpfire_mount::{MountError, MountOptions, TransactionClient, mount};
 use warpfire_test_needs::{Need, skip};
 
 use crate::fixture;
+use crate::views::wait_until;
 
 /// The example `memory`, in a process of its own.
 struct ServerProcess {
@@ -20,9 +21,17 @@ struct ServerProcess {
 impl ServerProcess {
     /// `None`, with a message, where mounting is not possible.
     fn start(mountpoint: &Path) -> Option<ServerProcess> {
+        ServerProcess::start_by(Command::new(ServerProcess::program()), mountpoint)
+    }
+
+    fn program() -> PathBuf {
         let tests = std::env::current_exe().unwrap();
-        let program = tests.parent().and_then(Path::parent).unwrap().join("examples/memory");
-        let mut child = Command::new(program)
+        tests.parent().and_then(Path::parent).unwrap().join("examples/memory")
+    }
+
+    /// As `start`, by a command that ends with the program.
+    fn start_by(mut command: Command, mountpoint: &Path) -> Option<ServerProcess> {
+        let mut child = command
             .arg(mountpoint)
             .arg("--views-at")
             .arg(mountpoint.with_extension("views"))
@@ -38,6 +47,13 @@ impl ServerProcess {
         child.wait().unwrap();
         skip(Need::Fuse, "the server of the test does not mount");
         None
+    }
+
+    /// How many of its threads have this name.
+    fn threads_named(&self, name: &str) -> usize {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let names = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("comm")).unwrap());
+        names.filter(|found| found.trim() == name).count()
     }
 
     fn signal(&self, signal: Signal) {
@@ -61,6 +77,85 @@ fn sigterm_unmounts_and_ends_without_error() {
     fs::write(dir.path().join("file"), b"x").unwrap();
     server.signal(Signal::TERM);
     assert!(server.child.wait().unwrap().success());
+    assert!(!is_mounted(dir.path()));
+}
+
+/// Makes a file in a mount, and lets its server end.
+fn use_and_end(mut server: ServerProcess, at: &Path) {
+    fs::write(at.join("file"), b"x").unwrap();
+    assert_eq!(fs::read(at.join("file")).unwrap(), b"x");
+    server.signal(Signal::TERM);
+    assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn requests_come_by_queues_where_the_kernel_has_them() {
+    let parameter = fs::read_to_string("/sys/module/fuse/parameters/enable_uring").unwrap_or_default();
+    if parameter.trim() != "Y" {
+        return skip(Need::FuseQueues, "fuse.enable_uring is not set");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let Some(server) = ServerProcess::start(dir.path()) else { return };
+    // After the first answer, all threads are there.
+    fs::write(dir.path().join("first"), b"x").unwrap();
+    let queues = server.threads_named("warpfire-queue");
+    assert_eq!(queues, thread::available_parallelism().unwrap().get().min(16));
+    use_and_end(server, dir.path());
+
+    let mut command = Command::new(ServerProcess::program());
+    command.arg("--no-queues");
+    let server = ServerProcess::start_by(command, dir.path()).unwrap();
+    fs::write(dir.path().join("first"), b"x").unwrap();
+    assert_eq!(server.threads_named("warpfire-queue"), 0);
+    use_and_end(server, dir.path());
+}
+
+/// Containers forbid io_uring.
+#[test]
+fn a_server_that_may_not_use_io_uring_takes_requests_by_the_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("mnt");
+    fs::create_dir(&at).unwrap();
+    let Some(forbid) = fixture::c_program("forbid", dir.path()) else { return };
+    let mut command = Command::new(forbid);
+    command.arg(ServerProcess::program());
+    let Some(server) = ServerProcess::start_by(command, &at) else { return };
+    fs::write(at.join("first"), b"x").unwrap();
+    assert_eq!(server.threads_named("warpfire-queue"), 0);
+    use_and_end(server, &at);
+}
+
+/// As an administrator ends a mount that hangs.
+#[test]
+fn a_forced_unmount_ends_the_server_while_programs_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut server) = ServerProcess::start(dir.path()) else { return };
+    if !rustix::process::geteuid().is_root() {
+        server.signal(Signal::TERM);
+        server.child.wait().unwrap();
+        return skip(Need::Root, "only root can force an unmount");
+    }
+    thread::scope(|scope| {
+        for program in 0..4 {
+            let path = dir.path().join(program.to_string());
+            scope.spawn(move || {
+                let mut file = File::create(path).unwrap();
+                let error =
+                    (0..).find_map(|_| file.write_all(&[1; 100_000]).and_then(|()| file.sync_data()).err());
+                let error = error.expect("it writes until the mount ends");
+                let known = [libc::ENOTCONN, libc::ECONNABORTED, libc::EIO].map(Some);
+                assert!(known.contains(&error.raw_os_error()), "{error}");
+            });
+        }
+        let has_written = |program: &i32| {
+            fs::metadata(dir.path().join(program.to_string())).is_ok_and(|file| file.len() > 1_000_000)
+        };
+        wait_until("all programs write", || (0..4).all(|program| has_written(&program)));
+        // Aborts the connection; the mount itself is in use.
+        let _ = rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::FORCE);
+    });
+    server.child.wait().unwrap();
+    let _ = rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH);
     assert!(!is_mounted(dir.path()));
 }
 

@@ -62,7 +62,8 @@ Options after -o:
   allow_other          as --allow-other
   commit=SECONDS       as --sync-interval
   tx_timeout=SECONDS, trim=SECONDS, spare_after=SECONDS, cache=SIZE, threads=N,
-  let_halt, snapshots=WHERE, names=FORM, log=FILE, log_level=LEVEL, search=PATH
+  no_queues, let_halt, snapshots=WHERE, names=FORM, log=FILE, log_level=LEVEL,
+  search=PATH
                        as the flags of these names
   remount              change ro, suid, dev and exec of a mounted pool
   defaults, user, nofail, _netdev, noauto, x-*
@@ -148,6 +149,11 @@ pub struct Args {
     /// Threads that serve requests, if one does not suffice [default: one for each processor, at most 16].
     #[arg(long, value_parser = parse_threads)]
     threads: Option<usize>,
+
+    /// Take all requests by /dev/fuse. By default, a kernel that offers FUSE over io_uring, as Linux does
+    /// since 6.14 where root has set fuse.enable_uring, sends them by queues, a queue for each processor.
+    #[arg(long)]
+    no_queues: bool,
 
     /// Let idle processors halt between requests. By default, a server that runs as root on a small virtual
     /// machine keeps them awake while requests arrive: requests are faster, but idle processors use power.
@@ -281,6 +287,7 @@ impl Args {
             (self.allow_other, "allow_other"),
             (self.suid, "suid"),
             (self.dev, "dev"),
+            (self.no_queues, "no_queues"),
             (self.let_halt, "let_halt"),
         ];
         let mut options = self.options.clone();
@@ -308,6 +315,7 @@ impl MountWords {
             dev: self.dev,
             exec: self.exec,
             threads: self.threads.unwrap_or(usual.threads),
+            queues: !self.no_queues,
             hold_cpu_latency: !self.let_halt,
             snapshot_directories: self.snapshots,
             snapshot_names: self.names,

@@ -1,0 +1,571 @@
+//! Queues: requests come and answers go by io_uring, on the processor of the program that asks.
+//!
+//! The kernel has a queue for each processor. A server registers *entries*, pieces of its memory, in each
+//! ([FUSE over io_uring](https://docs.kernel.org/filesystems/fuse-io-uring.html)). A request goes into an
+//! entry of the queue of the processor that it is made on. One call commits the answers of entries and waits
+//! for the next requests, where `/dev/fuse` takes two calls for each request.
+//!
+//! ```text
+//!   entry: registered ──▶ with the kernel ──a request──▶ served ──▶ answered ──committed──┐
+//!                              ▲                                                          │
+//!                              └──────────────────────────────────────────────────────────┘
+//! ```
+//! The kernel still sends FORGET and INTERRUPT by `/dev/fuse`, and takes notifications there.
+//!
+//! # Invariants
+//! 1. An answer is committed when the call of the filesystem has returned *and* the reply was sent, whichever
+//!    comes last: until the call returns it may use the bytes of the request, which lie where those of the
+//!    answer go (`QueueEntry::progress`).
+//! 2. The thread of a queue commits its answers and takes its requests. Other threads hand it the entries
+//!    that they have answered and wake it: the kernel gives up the requests of a thread that ends.
+//! 3. The kernel holds back all requests until each of its queues has an entry, or until a registration
+//!    fails. Then it sends all requests by `/dev/fuse`. So a server that has announced queues and cannot
+//!    register entries makes one registration that fails (`refuse`).
+//! 4. A queue ends when the kernel has returned all its entries.
+
+mod memory;
+mod relief;
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use io_uring::{IoUring, opcode, squeue, types};
+use parking_lot::{Mutex, MutexGuard};
+use rustix::event::{EventfdFlags, PollFlags, eventfd};
+use rustix::io::Errno;
+
+use self::memory::{EntryMemory, FIXED_FIELDS_BYTES_MAX, HEADER_BYTES};
+use self::relief::Relief;
+use crate::connection::OUT_HEADER_BYTES;
+use crate::fields::Fields;
+use crate::request::Request;
+
+/// Entries of all queues together, unless that are fewer than the least for each queue. Each can take a
+/// request of the largest size, so they bound the memory of a server.
+const ENTRIES_OF_ALL: usize = 64;
+
+/// Requests of a processor that a server can have at once, at least and at most; the others wait in the
+/// kernel.
+const ENTRIES_MIN: usize = 4;
+const ENTRIES_MAX: usize = 16;
+
+/// Processors of the largest machine that queues are used on: the kernel wants an entry for each processor
+/// that the machine may ever have.
+const PROCESSORS_MAX: usize = 256;
+
+/// Where the kernel says which processors the machine may ever have.
+const POSSIBLE_PROCESSORS: &str = "/sys/devices/system/cpu/possible";
+
+/// `enum fuse_uring_cmd`.
+const REGISTER: u32 = 1;
+const COMMIT_AND_FETCH: u32 = 2;
+
+/// The call of the filesystem has returned.
+const RETURNED: u8 = 1;
+/// The reply was sent.
+const ANSWERED: u8 = 2;
+
+/// The completion by which other threads wake the one that works.
+const WOKEN: u64 = u64::MAX;
+
+thread_local! {
+    /// On the thread of a queue: whether other requests waited when this one was taken.
+    static OTHERS_WAIT: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// On the thread of a queue, whether other requests waited when the one that it serves was taken; `None` on
+/// other threads.
+#[must_use]
+pub fn other_requests_wait() -> Option<bool> {
+    OTHERS_WAIT.get()
+}
+
+/// An entry of a queue.
+struct QueueEntry {
+    /// The kernel's number of the queue.
+    queue: u16,
+    /// `RETURNED` and `ANSWERED`.
+    progress: AtomicU8,
+    answer: Mutex<EntryAnswer>,
+}
+
+/// The answer in an entry, and where its request was.
+#[derive(Default)]
+struct EntryAnswer {
+    commit_number: u64,
+    /// Whether the request has bytes in the payload.
+    payload_is_used: bool,
+    unique: u64,
+    error: i32,
+    len: usize,
+    /// The answer, if the request had bytes in the payload.
+    held: Vec<u8>,
+}
+
+/// The part of a queue that replies use.
+pub(crate) struct QueueShared {
+    memory: EntryMemory,
+    entries: Vec<QueueEntry>,
+    /// Entries that other threads have answered.
+    answered: Mutex<Vec<usize>>,
+    /// Whether the connection has ended.
+    has_ended: AtomicBool,
+    wake: OwnedFd,
+}
+
+/// The place of an answer to a request that came by a queue.
+pub(crate) struct QueueReply {
+    queue: Arc<QueueShared>,
+    entry: usize,
+}
+
+impl QueueReply {
+    /// Takes an answer: fields, then bytes.
+    pub(crate) fn send(&self, unique: u64, error: i32, fields: &[u8], data: &[u8]) {
+        let entry = &self.queue.entries[self.entry];
+        let mut answer = entry.answer.lock();
+        answer.unique = unique;
+        answer.error = error;
+        answer.len = fields.len() + data.len();
+        if answer.payload_is_used {
+            answer.held.clear();
+            answer.held.extend_from_slice(fields);
+            answer.held.extend_from_slice(data);
+        } else {
+            self.queue.write_payload(self.entry, fields, data);
+        }
+        drop(answer);
+        if entry.progress.fetch_or(ANSWERED, Ordering::AcqRel) & RETURNED != 0 {
+            self.queue.hand_over(self.entry);
+        }
+    }
+}
+
+impl QueueShared {
+    #[expect(unsafe_code, reason = "memory that the kernel writes")]
+    fn write_payload(&self, entry: usize, fields: &[u8], data: &[u8]) {
+        // SAFETY: the entry is this process's until its answer is committed, which its only reply and the
+        // thread of the queue do one after the other. The request has no bytes in the payload, or its call
+        // has returned.
+        unsafe {
+            self.memory.write_payload(entry, 0, fields);
+            self.memory.write_payload(entry, fields.len(), data);
+        }
+    }
+
+    fn wake(&self) {
+        // It fails only if the counter is at its limit: then the thread is to wake up already.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// The queues of a connection. The threads of each element serve the queues of one processor, or of several
+/// if there are more processors than threads.
+pub(crate) struct Queues(pub(crate) Vec<Queue>);
+
+/// Queues that share two threads, of which one works.
+pub(crate) struct Queue {
+    shared: Arc<QueueShared>,
+    /// The thread that has it works.
+    ring: Mutex<Ring>,
+    relief: Relief,
+    /// The processor of the programs that ask, if it is a single one.
+    processor: Option<usize>,
+}
+
+struct Ring {
+    ring: IoUring<squeue::Entry128>,
+    /// The connection to the kernel.
+    device: RawFd,
+    /// Entries that the kernel has.
+    with_kernel: usize,
+    /// Entries with requests that nobody serves yet.
+    taken: VecDeque<usize>,
+}
+
+impl Queues {
+    /// Makes what `threads` working threads need to serve queues with payloads of `payload_bytes`.
+    ///
+    /// # Errors
+    /// `Unsupported` if the machine has too many processors; errors of io_uring.
+    pub(crate) fn prepare(device: RawFd, threads: usize, payload_bytes: usize) -> io::Result<Queues> {
+        let unsupported =
+            || io::Error::new(io::ErrorKind::Unsupported, "the machine has too many processors");
+        let possible = fs::read_to_string(POSSIBLE_PROCESSORS)?;
+        let processors = processors_in(&possible)
+            .filter(|processors| *processors <= PROCESSORS_MAX)
+            .ok_or_else(unsupported)?;
+        let threads = threads.clamp(1, processors);
+        let entries = (ENTRIES_OF_ALL / processors).clamp(ENTRIES_MIN, ENTRIES_MAX);
+        let queues = (0..threads).map(|thread| {
+            let numbers: Vec<usize> = (thread..processors).step_by(threads).collect();
+            Queue::new(device, &numbers, entries, payload_bytes)
+        });
+        Ok(Queues(queues.collect::<io::Result<_>>()?))
+    }
+}
+
+/// The number of processors in a list that begins with processor 0 and has no gap: `0-7`.
+fn processors_in(list: &str) -> Option<usize> {
+    let list = list.trim();
+    if list == "0" {
+        return Some(1);
+    }
+    let last: usize = list.strip_prefix("0-")?.parse().ok()?;
+    last.checked_add(1)
+}
+
+impl Queue {
+    fn new(device: RawFd, numbers: &[usize], entries: usize, payload_bytes: usize) -> io::Result<Queue> {
+        let entry = |number: usize| QueueEntry {
+            queue: u16::try_from(number).expect("there are few processors"),
+            progress: AtomicU8::new(0),
+            answer: Mutex::default(),
+        };
+        let entries: Vec<QueueEntry> =
+            numbers.iter().flat_map(|number| (0..entries).map(|_| entry(*number))).collect();
+        let size = u32::try_from((entries.len() + 1).next_power_of_two()).expect("there are few entries");
+        // The thread that has committed an answer takes the next request in the same call, so the kernel need
+        // not interrupt it for that.
+        let ring = IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(size)?;
+        let shared = QueueShared {
+            memory: EntryMemory::new(entries.len(), payload_bytes),
+            entries,
+            answered: Mutex::default(),
+            has_ended: AtomicBool::new(false),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        };
+        let ring = Ring { ring, device, with_kernel: 0, taken: VecDeque::new() };
+        Ok(Queue {
+            shared: Arc::new(shared),
+            ring: Mutex::new(ring),
+            relief: Relief::default(),
+            processor: Some(numbers).filter(|numbers| numbers.len() == 1).map(|numbers| numbers[0]),
+        })
+    }
+
+    /// Registers all entries. The thread that calls it works first.
+    ///
+    /// # Errors
+    /// The kernel refuses an entry. Then it sends all requests by `/dev/fuse`.
+    pub(crate) fn register(&self) -> io::Result<()> {
+        self.ring.lock().register(&self.shared)
+    }
+
+    /// Makes a registration that fails, so that the kernel sends all requests by `/dev/fuse` and holds none
+    /// back (invariant 3).
+    pub(crate) fn refuse(&self) {
+        let no_queue = u16::MAX;
+        if let Err(e) = self.ring.lock().register_in(no_queue) {
+            tracing::error!(error = %e, "the kernel waits for queues; unmount the pool and mount it again");
+        }
+    }
+
+    /// The connection has ended: the threads end soon.
+    pub(crate) fn end(&self) {
+        self.shared.has_ended.store(true, Ordering::Release);
+        self.shared.wake();
+    }
+
+    /// Serves requests until the connection has ended; `stands_by` says whether the other thread works first.
+    /// `call` calls the filesystem for one request.
+    ///
+    /// # Errors
+    /// Errors of io_uring.
+    pub(crate) fn serve(
+        &self,
+        stands_by: bool,
+        call: &dyn Fn(QueueReply, Request, &mut Fields<'_>),
+    ) -> io::Result<()> {
+        self.pin();
+        let served = self.take_turns(stands_by, call);
+        OTHERS_WAIT.set(None);
+        self.relief.end();
+        served
+    }
+
+    fn take_turns(
+        &self,
+        stands_by: bool,
+        call: &dyn Fn(QueueReply, Request, &mut Fields<'_>),
+    ) -> io::Result<()> {
+        let mut ring = if stands_by { self.relieve() } else { Some(self.ring.lock()) };
+        while let Some(mut working) = ring {
+            working.commit_answered(&self.shared);
+            let Some(entry) = working.taken.pop_front() else {
+                if working.with_kernel == 0 && self.shared.has_ended.load(Ordering::Acquire) {
+                    return Ok(());
+                }
+                working.wait(&self.shared)?;
+                ring = Some(working);
+                continue;
+            };
+            // Programs whose answers are ready do not wait for this request.
+            working.submit()?;
+            OTHERS_WAIT.set(Some(working.has_request()));
+            drop(working);
+            let is_answered = self.relief.watch(|| self.shared.serve(entry, call));
+            ring = match self.ring.try_lock() {
+                Some(mut working) => {
+                    if is_answered {
+                        working.commit(&self.shared, entry);
+                    }
+                    Some(working)
+                }
+                // The other thread works now.
+                None => {
+                    if is_answered {
+                        self.shared.hand_over(entry);
+                    }
+                    self.relieve()
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Stands by until the other thread is held up, and takes its place; `None` if the queue has ended.
+    fn relieve(&self) -> Option<MutexGuard<'_, Ring>> {
+        while self.relief.stand_by() {
+            // Otherwise the other thread has just come back.
+            if let Some(ring) = self.ring.try_lock() {
+                return Some(ring);
+            }
+        }
+        None
+    }
+
+    /// Moves this thread to the processor of its queue. A thread that may not go there serves where it is.
+    fn pin(&self) {
+        let Some(processor) = self.processor else { return };
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(processor);
+        if let Err(e) = rustix::thread::sched_setaffinity(None, &set) {
+            tracing::debug!(processor, error = %e, "a queue is served on another processor");
+        }
+    }
+}
+
+impl QueueShared {
+    /// Calls the filesystem for the request in an entry. Returns whether it was answered already; otherwise
+    /// the thread that answers it hands the entry over.
+    #[expect(unsafe_code, reason = "memory that the kernel writes")]
+    fn serve(self: &Arc<Self>, entry: usize, call: &dyn Fn(QueueReply, Request, &mut Fields<'_>)) -> bool {
+        let slot = &self.entries[entry];
+        // SAFETY: the kernel has given the entry to this process, and its request has no reply yet.
+        let header = unsafe { self.memory.request_header(entry) };
+        slot.progress.store(0, Ordering::Relaxed);
+        {
+            let mut answer = slot.answer.lock();
+            answer.commit_number = header.commit_number;
+            answer.payload_is_used = header.payload_len > 0;
+        }
+        let reply = QueueReply { queue: Arc::clone(self), entry };
+        let request = Request::decode_header(&mut Fields::new(&header.in_header));
+        let request = request.expect("a header of 40 bytes has all fields");
+        let fixed = (request.len as usize).checked_sub(header.in_header.len() + header.payload_len);
+        match fixed {
+            Some(fixed)
+                if fixed <= FIXED_FIELDS_BYTES_MAX && header.payload_len <= self.memory.payload_bytes() =>
+            {
+                // SAFETY: the entry is this process's. The answer overwrites its payload after the call has
+                // returned, or at once if the request has nothing in it.
+                let (fields, payload) = unsafe { self.memory.request(entry, fixed, header.payload_len) };
+                call(reply, request, &mut Fields::in_two(fields, payload));
+            }
+            _ => {
+                tracing::error!(bytes = request.len, "the kernel sent a request that is longer than it says");
+                reply.send(request.unique(), -Errno::IO.raw_os_error(), &[], &[]);
+            }
+        }
+        slot.progress.fetch_or(RETURNED, Ordering::AcqRel) & ANSWERED != 0
+    }
+
+    /// Gives an entry with an answer to the thread that works.
+    fn hand_over(&self, entry: usize) {
+        self.answered.lock().push(entry);
+        self.wake();
+    }
+}
+
+impl Ring {
+    #[expect(unsafe_code, reason = "the kernel is given memory of this process")]
+    fn register(&mut self, shared: &QueueShared) -> io::Result<()> {
+        let memory = &shared.memory;
+        // Two `struct iovec` for each entry.
+        let vectors: Vec<[usize; 4]> = (0..shared.entries.len())
+            .map(|entry| {
+                let (header, payload) = (memory.header(entry), memory.payload(entry));
+                [
+                    header.expose_provenance(),
+                    HEADER_BYTES,
+                    payload.expose_provenance(),
+                    memory.payload_bytes(),
+                ]
+            })
+            .collect();
+        for (entry, vector) in vectors.iter().enumerate() {
+            let address = vector.as_ptr().expose_provenance() as u64;
+            let sqe = command(self.device, REGISTER, shared.entries[entry].queue, 0, Some(address));
+            // SAFETY: the memory of the entry lives until the kernel has returned it; the vectors are read by
+            // the call below.
+            unsafe { self.push(&sqe.user_data(entry as u64)) };
+            self.with_kernel += 1;
+        }
+        self.push_wake(shared);
+        while !self.ring.submission().is_empty() {
+            self.submit()?;
+        }
+        drop(vectors);
+        // A registration that fails is complete at once. The first requests may be here too.
+        self.take_completions(shared)
+    }
+
+    /// Registers nothing in a queue that does not exist.
+    #[expect(unsafe_code, reason = "the kernel is given memory of this process")]
+    fn register_in(&mut self, no_queue: u16) -> io::Result<()> {
+        let nothing = [0usize; 4];
+        let address = nothing.as_ptr().expose_provenance() as u64;
+        let sqe = command(self.device, REGISTER, no_queue, 0, Some(address));
+        // SAFETY: the kernel refuses the number of the queue before it reads the address, which is valid.
+        unsafe { self.push(&sqe.user_data(WOKEN)) };
+        self.ring.submit().map(drop)
+    }
+
+    /// # Safety
+    /// What the command names stays valid until the kernel has completed it.
+    #[expect(unsafe_code, reason = "the kernel is given memory of this process")]
+    unsafe fn push(&mut self, command: &squeue::Entry128) {
+        // SAFETY: the caller vouches for it.
+        let pushed = unsafe { self.ring.submission().push(command) };
+        pushed.expect("the ring has room for all entries and for the wait to be woken");
+    }
+
+    /// Waits for other threads to wake this one, beside its requests. The kernel may complete that after the
+    /// ring has been closed, so it is given no memory.
+    #[expect(unsafe_code, reason = "the kernel is given memory of this process")]
+    fn push_wake(&mut self, shared: &QueueShared) {
+        let fd = types::Fd(shared.wake.as_raw_fd());
+        let poll = opcode::PollAdd::new(fd, u32::from(PollFlags::IN.bits())).build().user_data(WOKEN);
+        // SAFETY: the command names no memory.
+        unsafe { self.push(&squeue::Entry128::from(poll)) };
+    }
+
+    /// Sends the commands so far, if there are any.
+    fn submit(&mut self) -> io::Result<()> {
+        if self.ring.submission().is_empty() {
+            return Ok(());
+        }
+        self.ring.submit().map(drop).or_else(may_be_tried_again)
+    }
+
+    /// Whether a request waits.
+    fn has_request(&mut self) -> bool {
+        !self.taken.is_empty() || !self.ring.completion().is_empty() || self.ring.submission().taskrun()
+    }
+
+    /// Sends the commands so far, waits for requests and takes them.
+    fn wait(&mut self, shared: &QueueShared) -> io::Result<()> {
+        self.ring.submit_and_wait(1).map(drop).or_else(may_be_tried_again)?;
+        if self.take_completions(shared).is_err() {
+            // The kernel returns the entries of a connection that has ended.
+            shared.has_ended.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Takes requests, and the entries that the kernel returns without one.
+    ///
+    /// # Errors
+    /// The kernel's reason for an entry without a request.
+    fn take_completions(&mut self, shared: &QueueShared) -> io::Result<()> {
+        let mut returned = Ok(());
+        let mut is_woken = false;
+        for done in self.ring.completion() {
+            if done.user_data() == WOKEN {
+                is_woken = true;
+                continue;
+            }
+            self.with_kernel -= 1;
+            match usize::try_from(done.user_data()) {
+                Ok(entry) if done.result() >= 0 => self.taken.push_back(entry),
+                _ => returned = Err(io::Error::from_raw_os_error(-done.result())),
+            }
+        }
+        if is_woken {
+            // Sets the counter to 0. Another thread may count again before the next wait, which then ends.
+            let _ = rustix::io::read(&shared.wake, &mut [0; 8]);
+            self.push_wake(shared);
+        }
+        returned
+    }
+
+    /// Commits the answers of other threads with the next call.
+    fn commit_answered(&mut self, shared: &QueueShared) {
+        let mut answered = std::mem::take(&mut *shared.answered.lock());
+        answered.drain(..).for_each(|entry| self.commit(shared, entry));
+    }
+
+    /// Commits the answer in an entry with the next call.
+    #[expect(unsafe_code, reason = "memory that the kernel writes")]
+    fn commit(&mut self, shared: &QueueShared, entry: usize) {
+        let slot = &shared.entries[entry];
+        let mut answer = slot.answer.lock();
+        if answer.payload_is_used {
+            shared.write_payload(entry, &answer.held, &[]);
+            answer.held.clear();
+        }
+        let len = u32::try_from(answer.len).expect("an answer is at most as long as a payload");
+        let mut out_header = [0; OUT_HEADER_BYTES];
+        let out_len = len + u32::try_from(OUT_HEADER_BYTES).expect("16 bytes");
+        out_header[..4].copy_from_slice(&out_len.to_ne_bytes());
+        out_header[4..8].copy_from_slice(&answer.error.to_ne_bytes());
+        out_header[8..].copy_from_slice(&answer.unique.to_ne_bytes());
+        // SAFETY: the call has returned and the reply was sent, so nobody else uses the entry.
+        unsafe { shared.memory.write_answer(entry, out_header, len) };
+        let sqe = command(self.device, COMMIT_AND_FETCH, slot.queue, answer.commit_number, None);
+        drop(answer);
+        // SAFETY: the memory of the entry lives until the kernel has returned it.
+        unsafe { self.push(&sqe.user_data(entry as u64)) };
+        self.with_kernel += 1;
+    }
+}
+
+/// Interruptions, and a kernel that is short of memory or of room for completions for a moment.
+fn may_be_tried_again(error: io::Error) -> io::Result<()> {
+    let errno = Errno::from_io_error(&error);
+    if matches!(errno, Some(Errno::INTR | Errno::AGAIN | Errno::BUSY | Errno::NOMEM)) {
+        Ok(())
+    } else {
+        Err(error)
+    }
+}
+
+/// A command to the kernel, about a queue of the connection `fd`.
+#[expect(unsafe_code, reason = "the crate io-uring has no name for a field of commands")]
+fn command(
+    fd: i32,
+    operation: u32,
+    queue: u16,
+    commit_number: u64,
+    vectors: Option<u64>,
+) -> squeue::Entry128 {
+    let mut body = [0; 80];
+    body[8..16].copy_from_slice(&commit_number.to_ne_bytes());
+    body[16..18].copy_from_slice(&queue.to_ne_bytes());
+    let mut sqe = opcode::UringCmd80::new(types::Fd(fd), operation).cmd(body).addr(vectors).build();
+    if vectors.is_some() {
+        /// Where `struct io_uring_sqe` has `len`.
+        const LEN: usize = 24;
+        // SAFETY: an entry is a `struct io_uring_sqe` of 128 bytes.
+        unsafe { std::ptr::from_mut(&mut sqe).cast::<u8>().add(LEN).cast::<u32>().write_unaligned(2) };
+    }
+    sqe
+}
