@@ -74,7 +74,8 @@ struct TreeDirectory {
 impl TreeDirectory {
     fn make(&self, name: &str, bytes: &[u8], synced: bool) -> Result<(), Failure> {
         let path = self.path.join(name);
-        let made = File::create_new(&path).and_then(|file| {
+        // For writing alone, as tar, cp and a shell open a new file.
+        let made = OpenOptions::new().write(true).create_new(true).open(&path).and_then(|file| {
             file.write_all_at(bytes, 0)?;
             if synced { file.sync_all() } else { Ok(()) }
         });

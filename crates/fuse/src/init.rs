@@ -50,6 +50,9 @@ impl InitFlags {
     pub const SETXATTR_EXT: InitFlags = InitFlags(1 << 29);
     /// There are more than 32 features.
     const INIT_EXT: InitFlags = InitFlags(1 << 30);
+    /// Shared mappings of files that are opened as `FopenFlags::DIRECT_IO`. A kernel that offers it (Linux
+    /// 6.6) drops its pages of a range before it sends a write that goes past them.
+    pub const DIRECT_IO_ALLOW_MMAP: InitFlags = InitFlags(1 << 36);
     /// Requests come by queues (`queue`).
     pub(crate) const OVER_IO_URING: InitFlags = InitFlags(1 << 41);
 

@@ -30,6 +30,7 @@ pub struct Session<F> {
     filesystem: F,
     pub(crate) connection: Arc<Connection>,
     message_bytes_max: usize,
+    offered: InitFlags,
     has_long_setxattr: bool,
     /// Those that were announced to the kernel.
     pub(crate) queues: Option<Queues>,
@@ -71,6 +72,7 @@ impl<F: Filesystem> Session<F> {
                         filesystem,
                         connection,
                         message_bytes_max: config.message_bytes_max(),
+                        offered: config.offered(),
                         has_long_setxattr: config.features().contains(InitFlags::SETXATTR_EXT),
                         queues,
                     });
@@ -79,11 +81,10 @@ impl<F: Filesystem> Session<F> {
         }
     }
 
-    /// Whether requests come by queues, on the processors that make them, unless the kernel refuses the
-    /// memory that they need.
+    /// The features that the kernel offers.
     #[must_use]
-    pub fn has_queues(&self) -> bool {
-        self.queues.is_some()
+    pub fn offered(&self) -> InitFlags {
+        self.offered
     }
 
     /// Sends notifications to the kernel, also after the session has ended.

@@ -224,6 +224,18 @@ impl Mounted {
         }
     }
 
+    /// Opens a file in the root directory, and closes it.
+    pub(crate) fn open_once(&self, name: &[u8]) {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = self.open_own().and_then(|root| {
+            rustix::fs::openat(root, name, flags, Mode::empty())
+                .map_err(|e| system_error(self.path(), "open a file", e.into()))
+        });
+        if let Err(e) = opened {
+            tracing::debug!(error = %e, "a file was not opened once");
+        }
+    }
+
     /// The root directory of this mount.
     ///
     /// # Errors

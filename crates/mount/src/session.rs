@@ -26,7 +26,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use warpfire_env::IntervalTask;
 use warpfire_fs::{Fs, FsError, NodeRef, Rollback, Transaction, VolumeInfo, VolumeOrder};
-use warpfire_fuse::{Filesystem, Notifier, ServingThreads};
+use warpfire_fuse::{Filesystem, InitFlags, Notifier, ServingThreads};
 use warpfire_meta::{SnapshotStore, Storage};
 
 use crate::attach::attach;
@@ -38,7 +38,7 @@ use crate::invalidation_gate::InvalidationGate;
 use crate::kernel_nodes::KernelNodes;
 use crate::mountpoint::{Mounted, Mountpoint, READAHEAD_KIB, system_error};
 use crate::options::{MountOptions, PermissionChecks, THREADS_MAX};
-use crate::server::{KernelConnection, MainServer, ServerContext};
+use crate::server::{KernelConnection, MainServer, OPENED_ONCE_NAME, ServerContext};
 use crate::views::{MainMount, MountKind, TransactionControl, Views};
 
 /// Signals that end a mount. The last may have another use.
@@ -117,7 +117,7 @@ pub fn mount_with_commits<E: Storage + SnapshotStore>(
     let (interval_sync, changes) =
         IntervalTask::after_changes("warpfire-commit", options.sync_interval, sync)
             .map_err(threads_failed)?;
-    let (mut cpu_latency, requests) = CpuLatency::start(options.hold_cpu_latency).map_err(threads_failed)?;
+    let (cpu_latency, requests) = CpuLatency::start(options.hold_cpu_latency).map_err(threads_failed)?;
     let threads = ServingThreads::new(options.threads.clamp(1, THREADS_MAX), requests.helpers_may_rest());
     let checks = PermissionChecks::of_this_process(options);
     let blocking_threads =
@@ -168,16 +168,13 @@ pub fn mount_with_commits<E: Storage + SnapshotStore>(
     let ended = detached.clone();
     // A session that was dropped no longer receives; then the send fails, which is right.
     let send_end = move || _ = ended.send(MountEnd::Unmounted);
-    let Serving { threads: serving, notifier, has_queues } =
+    let (serving, notifier) =
         serve(server, &connection, device, threads, &path, send_end).inspect_err(|_| {
             // Without a server the mount is dead. The caller gets the error of `serve`, not one of this.
             let _ = mounted.detach();
         })?;
-    if has_queues {
-        // Program and server share a processor, so none that is idle has to wake up for a request.
-        cpu_latency.stop();
-    }
     mounted.raise_readahead(READAHEAD_KIB);
+    mounted.open_once(OPENED_ONCE_NAME);
     tracing::info!(mountpoint = %path.display(), read_only = options.read_only, "mounted");
     let (ending, counted) = (Arc::clone(&views), Arc::clone(&views));
     let (rolled, changed) = (Arc::clone(&views), Arc::clone(&views));
@@ -210,17 +207,8 @@ pub fn mount_with_commits<E: Storage + SnapshotStore>(
     Ok((session, commits))
 }
 
-/// A connection that is served.
-pub(crate) struct Serving {
-    /// Its first thread, which ends after the others.
-    pub(crate) threads: JoinHandle<std::io::Result<()>>,
-    pub(crate) notifier: Notifier,
-    /// Whether requests come by queues over io_uring.
-    pub(crate) has_queues: bool,
-}
-
-/// Negotiates the protocol with the kernel and starts the serving threads. When the kernel has ended the
-/// connection, the threads end and `at_end` is called.
+/// Negotiates the protocol with the kernel and starts the serving threads. Returns the first, which ends
+/// after the others. When the kernel has ended the connection, the threads end and `at_end` is called.
 ///
 /// # Errors
 /// If the kernel does not speak the protocol, or if threads cannot be started.
@@ -231,7 +219,7 @@ pub(crate) fn serve<F: Filesystem + Send + Sync + 'static>(
     threads: ServingThreads,
     at: &Path,
     at_end: impl FnOnce() + Send + 'static,
-) -> Result<Serving, MountError> {
+) -> Result<(JoinHandle<std::io::Result<()>>, Notifier), MountError> {
     let threads = Arc::new(threads);
     assert!(connection.threads.set(Arc::clone(&threads)).is_ok(), "a connection is served once");
     if let Ok(device) = device.try_clone() {
@@ -239,7 +227,9 @@ pub(crate) fn serve<F: Filesystem + Send + Sync + 'static>(
     }
     let session = warpfire_fuse::Session::begin(server, device)
         .map_err(|e| system_error(at, "negotiate the protocol with the kernel", e))?;
-    let (notifier, has_queues) = (session.notifier(), session.has_queues());
+    let drops_pages = session.offered().contains(InitFlags::DIRECT_IO_ALLOW_MMAP);
+    assert!(connection.drops_pages.set(drops_pages).is_ok(), "a connection is served once");
+    let notifier = session.notifier();
     assert!(connection.notifier.set(notifier.clone()).is_ok(), "a connection is served once");
     let run = move || {
         let ended = session.run(&threads);
@@ -250,7 +240,7 @@ pub(crate) fn serve<F: Filesystem + Send + Sync + 'static>(
         .name("warpfire-serve".to_owned())
         .spawn(run)
         .map_err(|e| system_error(at, "start threads", e))?;
-    Ok(Serving { threads, notifier, has_queues })
+    Ok((threads, notifier))
 }
 
 /// Unmounts at a signal that asks the process to end. Detaches if files are open: the process ends anyway.

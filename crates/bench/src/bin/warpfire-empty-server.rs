@@ -5,10 +5,11 @@
 
 #![forbid(unsafe_code)]
 
-use std::ffi::CString;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::ffi::{CString, OsStr};
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +17,9 @@ use std::time::Duration;
 
 use rustix::mount::{MountFlags, UnmountFlags};
 use warpfire_fuse::{
-    FileAttr, Filesystem, INodeNo, InitFlags, KernelConfig, NewNode, ReplyAttr, ReplyEmpty, ReplyEntry,
-    ReplyWrite, Request, ServingThreads, Session, Time, WriteRequest,
+    FileAttr, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, NewNode, OpenFlags,
+    ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyWrite, Request, ServingThreads, Session, Time,
+    WriteRequest,
 };
 use warpfire_terminal::Failure;
 
@@ -25,6 +27,11 @@ use warpfire_terminal::Failure;
 const CACHE_TIME: Duration = Duration::from_secs(1 << 30);
 
 const DIRECTORY: u32 = 0o40_755;
+const REGULAR_FILE: u32 = 0o100_444;
+
+/// A file that is opened once at the beginning, as in a mounted pool: the answer is that the kernel opens
+/// files by itself. From then on it sends no request when it closes a file.
+const OPENED_ONCE_NAME: &[u8] = b"opened-once";
 
 struct Empty {
     checks: bool,
@@ -53,8 +60,11 @@ impl Filesystem for Empty {
         Ok(())
     }
 
-    fn lookup(&self, _request: &Request, _parent: INodeNo, _name: &[u8], reply: ReplyEntry) {
-        reply.absent(CACHE_TIME);
+    fn lookup(&self, _request: &Request, _parent: INodeNo, name: &[u8], reply: ReplyEntry) {
+        match name {
+            OPENED_ONCE_NAME => reply.entry(CACHE_TIME, &self.made(REGULAR_FILE)),
+            _ => reply.absent(CACHE_TIME),
+        }
     }
 
     /// Only directories are asked for: the attributes of files stay in the kernel.
@@ -62,8 +72,18 @@ impl Filesystem for Empty {
         reply.attr(CACHE_TIME, &attr(ino, DIRECTORY));
     }
 
-    fn mknod(&self, _request: &Request, _parent: INodeNo, _name: &[u8], made: NewNode, reply: ReplyEntry) {
-        reply.entry(CACHE_TIME, &self.made(made.mode & !made.umask));
+    /// Writes go past the pages of the kernel.
+    fn create(
+        &self,
+        _request: &Request,
+        _parent: INodeNo,
+        _name: &[u8],
+        made: NewNode,
+        _flags: OpenFlags,
+        reply: ReplyCreate,
+    ) {
+        let attr = self.made(made.mode & !made.umask);
+        reply.created(CACHE_TIME, &attr, FileHandle(0), FopenFlags::DIRECT_IO);
     }
 
     fn mkdir(&self, _request: &Request, _parent: INodeNo, _name: &[u8], _made: NewNode, reply: ReplyEntry) {
@@ -96,8 +116,11 @@ fn serve(at: &Path, allow_other: bool) -> io::Result<()> {
         // Without a server the mount is dead. The caller gets the error of `begin`, not one of this.
         let _ = rustix::mount::unmount(at, UnmountFlags::DETACH);
     })?;
-    println!("mounted");
-    io::stdout().flush()?;
+    let opened_once = at.join(OsStr::from_bytes(OPENED_ONCE_NAME));
+    std::thread::spawn(move || match File::open(&opened_once) {
+        Ok(_) => println!("mounted"),
+        Err(error) => eprintln!("{}: {error}", opened_once.display()),
+    });
     // As many as a mount has by default.
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     session.run(&ServingThreads::new(threads, true))

@@ -13,6 +13,9 @@ pub(crate) struct KernelConnection {
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
     /// The connection itself.
     pub(crate) device: Arc<OnceLock<OwnedFd>>,
+    /// Whether the kernel drops its pages of a range, after it has sent the changed ones, before it sends a
+    /// write that goes past them.
+    pub(crate) drops_pages: Arc<OnceLock<bool>>,
     /// The threads that serve it.
     pub(crate) threads: Arc<OnceLock<Arc<ServingThreads>>>,
 }
@@ -23,6 +26,11 @@ impl KernelConnection {
     pub(super) fn sole(&self) -> Option<BorrowedFd<'_>> {
         let is_sole = self.threads.get().is_some_and(|threads| threads.is_sole());
         self.device.get().filter(|_| is_sole).map(AsFd::as_fd)
+    }
+
+    /// Whether a write past the kernel's pages keeps what programs have stored into these pages.
+    pub(super) fn drops_pages_before_writes(&self) -> bool {
+        self.drops_pages.get().is_some_and(|drops| *drops)
     }
 
     /// Whether the connection has one thread and never gets another.

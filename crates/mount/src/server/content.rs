@@ -16,8 +16,10 @@
 //!    were dropped. A READ that was answered earlier has filled its pages by then or fills them before they
 //!    are dropped, because the kernel locks pages that it reads
 //!    (`tests::coherence::buffered_reads_beside_direct_writes_see_no_old_data`).
-//! 3. Holes that LSEEK answers were written back first (`seek_written_back`).
-//! 4. A serving thread sends no invalidation, because the kernel may wait for that thread to answer another
+//! 3. A write past the pages that is to be durable is answered after a sync
+//!    (`tests::files::what_is_to_be_durable_flushes_the_device`).
+//! 4. Holes that LSEEK answers were written back first (`seek_written_back`).
+//! 5. A serving thread sends no invalidation, because the kernel may wait for that thread to answer another
 //!    request first. Jobs send them.
 
 use std::sync::{Arc, OnceLock};
@@ -43,18 +45,22 @@ use crate::views::MountKind;
 /// ever.
 const SEEK_ROUNDS_MAX: u32 = 16;
 
-/// The handle of a file that OPEN has opened for appending alone. The kernel sends its writes straight from
-/// the memory of the program: as a rule nobody reads the new bytes in the same transaction. So it makes no
-/// pages, and does not read `security.capability` before the first write (the server removes it).
-const APPENDING: FileHandle = FileHandle(1);
+/// The handle of a file that is open for writing alone, past the kernel's pages: the kernel sends each write
+/// straight from the memory of the program. It makes no pages, and does not read `security.capability` before
+/// the first write (the server removes it).
+const PAST_PAGES: FileHandle = FileHandle(1);
 
-/// The handle of a file that is opened with these flags, and how the kernel treats the file.
-pub(super) fn opened(flags: OpenFlags) -> (FileHandle, FopenFlags) {
-    let only_appends = flags.0 & libc::O_APPEND != 0 && flags.0 & libc::O_ACCMODE == libc::O_WRONLY;
-    match only_appends {
-        true => (APPENDING, FopenFlags::KEEP_CACHE.union(FopenFlags::DIRECT_IO)),
-        false => (FileHandle(0), FopenFlags::KEEP_CACHE),
-    }
+fn only_writes(flags: OpenFlags) -> bool {
+    flags.0 & libc::O_ACCMODE == libc::O_WRONLY
+}
+
+fn appends(flags: OpenFlags) -> bool {
+    flags.0 & libc::O_APPEND != 0
+}
+
+/// Whether a write is to be durable when it ends, as the file, the mount or the call asks.
+fn is_durable(flags: OpenFlags) -> bool {
+    flags.0 & libc::O_DSYNC != 0
 }
 
 /// A range of a file in the kernel's page cache.
@@ -79,6 +85,27 @@ impl CachedRange {
 impl<E: Storage> Server<E> {
     fn cached_range(&self, ino: INodeNo) -> CachedRange {
         CachedRange { notifier: Arc::clone(&self.context.connection.notifier), ino }
+    }
+
+    /// The handle of a file that OPEN opens with these flags, and how the kernel treats it. Appends go past
+    /// the pages, because as a rule nobody reads the new bytes in the same transaction.
+    pub(super) fn opened(&self, flags: OpenFlags) -> (FileHandle, FopenFlags) {
+        self.handle(only_writes(flags) && appends(flags))
+    }
+
+    /// As `opened`, for CREATE. All writes of a program that cannot read its new file go past the pages. The
+    /// exception are appends outside of a view: a log is often read while it grows, and a write past the
+    /// pages takes twice the time then.
+    pub(super) fn created(&self, flags: OpenFlags) -> (FileHandle, FopenFlags) {
+        self.handle(only_writes(flags) && (self.in_view() || !appends(flags)))
+    }
+
+    fn handle(&self, past_pages: bool) -> (FileHandle, FopenFlags) {
+        if past_pages && self.context.connection.drops_pages_before_writes() {
+            (PAST_PAGES, FopenFlags::KEEP_CACHE.union(FopenFlags::DIRECT_IO))
+        } else {
+            (FileHandle(0), FopenFlags::KEEP_CACHE)
+        }
     }
 
     /// The node of a request on content, and whether the kernel may have pages of the file. The request fills
@@ -129,7 +156,7 @@ impl<E: Storage> Server<E> {
         reply: ReplyWrite,
     ) {
         let WriteRequest { handle, offset, data, write_flags, flags } = write;
-        let is_direct = is_direct(flags) || handle == APPENDING;
+        let is_direct = is_direct(flags) || handle == PAST_PAGES;
         let pass = self.pass();
         let len = data.len() as u64;
         pass.note_data(ino.0, offset..offset.saturating_add(len));
@@ -145,20 +172,21 @@ impl<E: Storage> Server<E> {
                         stale.note_write(ino.0, offset, data)?;
                     }
                 } else if stale.merge(ino.0, offset, data, size, write)? {
-                    return Ok(offset);
+                    return Ok((node, offset));
                 }
             }
             let position = self.write_position(&node, &write);
             // In a view the program did not ask for the end: the append goes to the end at the commit.
             if position == Position::End && self.in_view() {
                 self.fs.append(&caller, &node, data)?;
-                return Ok(offset);
+                return Ok((node, offset));
             }
-            Ok(self.fs.write(&caller, &node, position, data)?)
+            let at = self.fs.write(&caller, &node, position, data)?;
+            Ok((node, at))
         });
         self.context.changes.mark();
-        let at = match written {
-            Ok(at) => at,
+        let (node, at) = match written {
+            Ok(written) => written,
             Err(Refusal(errno)) => return reply.error(errno),
         };
         // After the write: a READ that another thread answered beside it with the bytes from before has
@@ -166,18 +194,32 @@ impl<E: Storage> Server<E> {
         let has_pages = || self.context.nodes.get_content(ino.0, false).is_some_and(|(_, pages)| pages);
         let count = u32::try_from(len).expect("the kernel writes at most 1 MiB at a time");
         let range = self.cached_range(ino);
-        if at != offset {
-            // After the answer: until then the kernel keeps a page of the write locked.
+        let is_moved = at != offset;
+        let drops_first = is_direct && !is_moved && has_pages();
+        // The kernel sends an FSYNC after a durable write through its pages, and none after one past them.
+        let syncs = handle == PAST_PAGES && is_durable(flags);
+        if !drops_first && !syncs {
             reply.written(count);
-            self.context.blocking_threads.spawn_elsewhere(move || range.drop_pages(offset, len));
-        } else if is_direct && has_pages() {
-            self.context.blocking_threads.spawn_elsewhere(move || {
-                range.drop_pages(offset, len);
-                reply.written(count);
-            });
-        } else {
-            reply.written(count);
+            if is_moved {
+                // After the answer: until then the kernel keeps a page of the write locked.
+                self.context.blocking_threads.spawn_elsewhere(move || range.drop_pages(offset, len));
+            }
+            return;
         }
+        let fs = Arc::clone(&self.fs);
+        self.context.blocking_threads.spawn_elsewhere(move || {
+            if drops_first {
+                range.drop_pages(offset, len);
+            }
+            let synced = if syncs { fs.fsync(&node) } else { Ok(()) };
+            match synced {
+                Ok(()) => reply.written(count),
+                Err(e) => reply.error(Refusal::from(e).0),
+            }
+            if is_moved {
+                range.drop_pages(offset, len);
+            }
+        });
     }
 
     fn in_view(&self) -> bool {
@@ -187,9 +229,8 @@ impl<E: Storage> Server<E> {
     /// The position of a write. The kernel's offset of an append is the end of the file as the kernel knows
     /// it, which a commit or an ioctl may have moved since.
     fn write_position(&self, node: &NodeRef, write: &WriteRequest<'_>) -> Position {
-        let WriteRequest { offset, data, write_flags, flags, .. } = *write;
-        let appends = flags.0 & libc::O_APPEND != 0 && !write_flags.is_write_back();
-        if !appends {
+        let WriteRequest { handle, offset, data, write_flags, flags } = *write;
+        if !appends(flags) || write_flags.is_write_back() {
             return Position::At(offset);
         }
         if self.in_view() {
@@ -199,7 +240,8 @@ impl<E: Storage> Server<E> {
         // may take them in any order, so a part of a long write stays at its offset: a whole part, or one
         // behind the end.
         let is_part = || data.len() == WRITE_BYTES_MAX as usize || offset > self.fs.getattr(node).size_bytes;
-        if is_direct(flags) && !self.context.connection.has_one_thread() && is_part() {
+        let is_direct = is_direct(flags) || handle == PAST_PAGES;
+        if is_direct && !self.context.connection.has_one_thread() && is_part() {
             return Position::At(offset);
         }
         Position::End

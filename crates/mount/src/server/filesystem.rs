@@ -13,7 +13,6 @@ use warpfire_fuse::{
 };
 use warpfire_meta::Storage;
 
-use super::content::opened;
 use super::flags::{alloc_mode, rename_mode, xattr_mode};
 use super::request::{Refusal, caller, enter_request, set_id_caller, sized};
 use super::{Server, init};
@@ -142,9 +141,6 @@ impl<E: Storage> Filesystem for Server<E> {
         reply: ReplyCreate,
     ) {
         let _request = self.enter(req, "create", parent);
-        if !self.serves_open() {
-            return reply.error(Errno::NOSYS);
-        }
         let pass = self.pass();
         let made = self.make_node(req, parent, name, made);
         self.reply_created(&pass, made, flags, reply);
@@ -229,7 +225,7 @@ impl<E: Storage> Filesystem for Server<E> {
         if let Some(number) = self.attributes_asked.take(req.pid(), ino) {
             self.fs.mark_unseen(number);
         }
-        let (handle, flags) = opened(flags);
+        let (handle, flags) = self.opened(flags);
         reply.opened(handle, flags);
     }
 
@@ -242,7 +238,7 @@ impl<E: Storage> Filesystem for Server<E> {
             let mode = NewMode { mode: made.mode & 0o7777, umask: made.umask };
             Ok(self.fs.tmpfile(&caller(req, &groups), &dir, mode)?)
         });
-        self.reply_created(&pass, made, OpenFlags(0), reply);
+        self.reply_created(&pass, made, OpenFlags(libc::O_RDWR), reply);
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, reply: ReplyOpen) {

@@ -15,23 +15,25 @@
 //!    for its volume. A directory of a volume shows itself in the snapshots, as every directory does.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::thread::gettid;
 use warpfire_env::Timestamp;
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{FileKind, Fs, NodeRef, RECEIVE_NAME, SnapshotFs};
 use warpfire_fuse::{
-    AttrChange, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, NewNode, OpenFlags,
-    ReadRequest, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite,
-    ReplyXattr, Request, SetXattr, WriteRequest,
+    AttrChange, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, NewNode,
+    OpenFlags, ReadRequest, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx,
+    ReplyWrite, ReplyXattr, Request, SetXattr, Time, WriteRequest,
 };
 use warpfire_meta::{SnapshotStore, Storage};
 
 use super::request::{RequestResult, STALE, caller, enter_request, sized};
 use super::shown_snapshots::{
-    ShownSnapshots, SnapshotServer, Way, directory_of_snapshots, is_main, number_in_slot, slot_of_number,
-    snapshots_number,
+    OPENED_ONCE, ShownSnapshots, SnapshotServer, Way, directory_of_snapshots, is_main, number_in_slot,
+    slot_of_number, snapshots_number,
 };
 use super::snapshot_directory::{NAME_TIME, SNAPSHOTS_NAME, directory_attr, find, list};
 use super::{Refusal, Server, ServerContext};
@@ -44,6 +46,11 @@ use crate::views::MountKind;
 /// Most inodes in one slot that the kernel is asked to forget one by one.
 const FORGOTTEN_ONE_BY_ONE_MAX: usize = 1024;
 
+/// The name of a file in the root directory that exists for the thread that mounts. That thread opens it
+/// once, at the beginning (`Mounted::open_once`). The answer to OPEN is that the kernel opens files itself.
+/// From that answer on, the kernel sends no RELEASE when it closes a file that CREATE has opened.
+pub(crate) const OPENED_ONCE_NAME: &[u8] = b".warpfire-opened-once";
+
 /// The adapter between the kernel, a filesystem and its snapshots.
 pub(crate) struct MainServer<E: Storage> {
     fs: Arc<Fs<E>>,
@@ -55,6 +62,8 @@ pub(crate) struct MainServer<E: Storage> {
     parse_moment: fn(&str) -> Option<Timestamp>,
     directories: SnapshotDirectories,
     names: SnapshotNames,
+    /// The thread that mounts: the file that is opened once exists for it alone.
+    mounting_thread: u32,
     shown: Mutex<ShownSnapshots<E>>,
 }
 
@@ -75,6 +84,7 @@ impl<E: Storage + SnapshotStore> MainServer<E> {
             parse_moment,
             directories: snapshot_directories,
             names: snapshot_names,
+            mounting_thread: gettid().as_raw_nonzero().get().cast_unsigned(),
             shown: Mutex::new(ShownSnapshots::default()),
         }
     }
@@ -229,6 +239,11 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
         match parent {
             // Where streams are received. The kernel never caches anything of it, so that they may change it.
             INodeNo::ROOT if name == RECEIVE_NAME => reply.error(Errno::NOENT),
+            INodeNo::ROOT if name == OPENED_ONCE_NAME && req.pid() == self.mounting_thread => {
+                let mode = u32::from(FileKind::Regular as u8) << 12 | 0o444;
+                let attr = FileAttr::new(OPENED_ONCE, mode, Time::default());
+                reply.entry_with_ttls(Duration::ZERO, CACHE_TIME, &attr);
+            }
             parent if is_main(parent) && self.shows_snapshots(parent, name) => {
                 self.look_up_snapshots(req, parent, reply);
             }
@@ -413,6 +428,7 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
     }
 
     forwarded! {
+        create(parent, name: &[u8], made: NewNode, flags: OpenFlags) -> ReplyCreate;
         fallocate(ino, mode: i32, offset: u64, len: u64) -> ReplyEmpty;
         flush(ino) -> ReplyEmpty;
         fsync(ino) -> ReplyEmpty;
@@ -420,7 +436,6 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
         lseek(ino, offset: i64, whence: i32) -> ReplyLseek;
         mkdir(parent, name: &[u8], made: NewNode) -> ReplyEntry;
         mknod(parent, name: &[u8], made: NewNode) -> ReplyEntry;
-        open(ino, flags: OpenFlags) -> ReplyOpen;
         read(ino, read: ReadRequest) -> ReplyData;
         readlink(ino) -> ReplyData;
         release(ino, handle: FileHandle) -> ReplyEmpty;

@@ -3,11 +3,10 @@
 //! Invariants
 //! 1. Each answer that names an inode is counted in `nodes` before it is sent. So an inode number in a
 //!    request that is not in `nodes` is one that the kernel has forgotten: the answer is `ESTALE` (`node`).
-//! 2. A file is opened without the server: OPEN and CREATE are answered with `ENOSYS`, so the kernel makes a
-//!    file with MKNOD and opens it itself. No request on a file carries a handle; only directories have one.
-//!    The exception is OPEN in views with checked permissions, which says why the kernel asked for attributes
-//!    (`serves_open`); CREATE spares it for a new file. The handle is `content::APPENDING` or 0, which means
-//!    nothing.
+//! 2. A file that exists is opened without the server: OPEN is answered with `ENOSYS`, so the kernel opens it
+//!    itself. The exception is OPEN in views with checked permissions, which says why the kernel asked for
+//!    attributes (`serves_open`). A new file is opened by CREATE. A handle of a file is `content::PAST_PAGES`
+//!    or 0, which means nothing; directories have other ones.
 //! 3. A request that may have changed the filesystem marks `changes`, so that the interval sync runs.
 //! 4. An answer that the kernel may cache is sent under a pass (`pass`; see `invalidation_gate.rs`).
 //!
@@ -58,11 +57,10 @@ use attributes_asked::AttributesAsked;
 use carried::CarriedInodes;
 pub(crate) use carried::HeldView;
 pub(crate) use connection::KernelConnection;
-use content::opened;
 use expected_reads::ExpectedReads;
 use flags::file_kind;
 use listing::OpenDirs;
-pub(crate) use main_server::MainServer;
+pub(crate) use main_server::{MainServer, OPENED_ONCE_NAME};
 use request::{PollOnDrop, Refusal, RequestGuard, RequestResult, STALE, caller};
 use shown_snapshots::number_in_slot;
 pub use view_server::VIEW_ROOT_NUMBER;
@@ -216,7 +214,7 @@ impl<E: Storage> Server<E> {
         match answer {
             Ok(node) => {
                 self.count_lookup(self.number_of(node.ino()), &node);
-                let (handle, flags) = opened(flags);
+                let (handle, flags) = self.created(flags);
                 reply.created(pass.cache_time(), &self.sent_attr(&self.fs.getattr(&node)), handle, flags);
             }
             Err(Refusal(errno)) => reply.error(errno),

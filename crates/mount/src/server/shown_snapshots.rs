@@ -5,6 +5,7 @@
 //!     of the filesystem                0, 0          its volume         its local number
 //!     below a directory of a snapshot  1, 0          the slot           its local number
 //!     of `.snapshots` in a directory   0, 1          those of the directory
+//!     of the file that is opened once  1, 0          0              0
 //! ```
 //!
 //! Everything below a directory of a snapshot is in the volume of that directory, because snapshots are shown
@@ -51,6 +52,10 @@ const SLOTS_KEPT: usize = 1024;
 
 /// Slots that the kernel is asked to forget at a time, after as many were added.
 const FORGOTTEN_AT_ONCE: usize = SLOTS_KEPT / 8;
+
+/// The number of the file that the server opens itself, once (`main_server::OPENED_ONCE_NAME`). No snapshot
+/// has slot 0.
+pub(super) const OPENED_ONCE: INodeNo = INodeNo(IN_SNAPSHOT);
 
 pub(super) type SnapshotServer<E> = Server<SnapshotView<E>>;
 

@@ -1,8 +1,9 @@
 /*
- * Direct and buffered I/O on one file of a mounted pool: `coherence FILE`. In each round a thread reads the
- * file through the page cache without a pause, while asynchronous direct writes replace all its bytes.
- * After the writes have ended, a buffered read must see the new bytes. Ends with 0 if it does, else prints
- * the first old byte.
+ * Direct and buffered I/O on one file of a mounted pool: `coherence FILE WAY`. In each round a thread reads
+ * the file through the page cache without a pause, while asynchronous writes replace all its bytes. After the
+ * writes have ended, a buffered read must see the new bytes. Ends with 0 if it does, else prints the first old
+ * byte. WAY says which descriptor writes: `direct`, with O_DIRECT; `made`, the one by which the program has
+ * made the file, for writing alone.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -56,8 +57,9 @@ int main(int count, char **words)
     char *bytes;
     pthread_t reader;
     aio_context_t context = 0;
-    MUST(count == 2 && posix_memalign((void **)&bytes, 4096, FILE_BYTES) == 0);
-    int direct = open(words[1], O_RDWR | O_CREAT | O_DIRECT, 0600), plain = open(words[1], O_RDWR);
+    MUST(count == 3 && posix_memalign((void **)&bytes, 4096, FILE_BYTES) == 0);
+    int way = strcmp(words[2], "made") ? O_RDWR | O_DIRECT : O_WRONLY | O_EXCL;
+    int direct = open(words[1], O_CREAT | way, 0600), plain = open(words[1], O_RDWR);
     MUST(direct != -1 && plain != -1 && syscall(SYS_io_setup, WRITES, &context) == 0);
     memset(bytes, 0, FILE_BYTES);
     MUST(pwrite(direct, bytes, FILE_BYTES, 0) == FILE_BYTES);

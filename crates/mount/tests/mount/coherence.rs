@@ -153,7 +153,56 @@ fn buffered_reads_beside_direct_writes_see_no_old_data() {
     let Some(fixture) = MountFixture::new() else { return };
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = c_program("coherence", directory.path()) else { return };
-    assert!(Command::new(program).arg(fixture.at("file")).status().unwrap().success());
+    for way in ["direct", "made"] {
+        let status = Command::new(&program).arg(fixture.at(way)).arg(way).status().unwrap();
+        assert!(status.success(), "{way}");
+    }
+}
+
+#[test]
+fn a_program_that_makes_a_file_for_writing_and_readers_of_it_see_the_same_bytes() {
+    const LEN: usize = 20_000;
+    for threads in [1, 4] {
+        let Some(fixture) = MountFixture::mounted(&MountOptions { threads, ..MountOptions::default() })
+        else {
+            return;
+        };
+        let path = fixture.at("file");
+        let mut writer = File::create(&path).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let mut expect = vec![0; LEN];
+        writer.write_all(&expect).unwrap();
+        let mut mapping = Mapping::new(&file, LEN);
+        let mut draw = 1_u32;
+        let mut below = |bound: usize| {
+            draw = draw.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (draw >> 8) as usize % bound
+        };
+        for round in 1..200_u8 {
+            let (at, other) = (below(LEN - 6000), below(LEN));
+            let len = 1 + below(6000);
+            // The page of a store that was not written back yet is often that of a write.
+            mapping.bytes()[other] = round;
+            expect[other] = round;
+            writer.write_all_at(&vec![round; len], at as u64).unwrap();
+            expect[at..at + len].fill(round);
+            assert!(mapping.bytes() == expect, "round {round}, {threads} threads");
+            let mut seen = vec![0; LEN];
+            file.read_exact_at(&mut seen, 0).unwrap();
+            assert!(seen == expect, "round {round}, {threads} threads");
+        }
+        // The end of the file, with a last page that readers have.
+        writer.write_all(b"more").unwrap();
+        expect.extend(b"more");
+        assert_eq!(file.metadata().unwrap().len(), expect.len() as u64);
+        assert!(fs::read(&path).unwrap() == expect);
+        let mut source = File::open(&path).unwrap();
+        assert_eq!(
+            std::io::copy(&mut source, &mut File::create(fixture.at("copy")).unwrap()).unwrap(),
+            expect.len() as u64
+        );
+        assert!(fs::read(fixture.at("copy")).unwrap() == expect);
+    }
 }
 
 /// Each block repeats its number and a version, so a mixed block is noticed. A reader finds no version that

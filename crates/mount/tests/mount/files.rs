@@ -11,7 +11,7 @@ use std::thread;
 use crate::fixture::{self, MountFixture};
 use crate::views::wait_until;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use warpfire_fs::{LimitChange, NewLimit};
 use warpfire_mount::MountOptions;
 use warpfire_test_needs::{Need, skip};
@@ -437,6 +437,29 @@ fn fsync_of_files_and_directories_flushes_the_device() {
         let before = fixture.flushes();
         sync().unwrap();
         assert!(fixture.flushes() > before, "{call} flushes the device");
+    }
+}
+
+#[test]
+fn what_is_to_be_durable_flushes_the_device() {
+    let Some(fixture) = MountFixture::new() else { return };
+    for (name, flags) in [("synchronous", libc::O_SYNC), ("durable data", libc::O_DSYNC)] {
+        for reads in [false, true] {
+            let mut options = OpenOptions::new();
+            options.read(reads).write(true).create_new(true).custom_flags(flags);
+            let file = options.open(fixture.at(&format!("{name}, read: {reads}"))).unwrap();
+            for _ in 0..3 {
+                let before = fixture.flushes();
+                (&file).write_all(b"durable").unwrap();
+                assert!(fixture.flushes() > before, "{name}, read: {reads}");
+            }
+        }
+    }
+    let file = File::create(fixture.at("one call")).unwrap();
+    let before = fixture.flushes();
+    for (flags, flushed) in [(ReadWriteFlags::empty(), false), (ReadWriteFlags::DSYNC, true)] {
+        rustix::io::pwritev2(&file, &[io::IoSlice::new(b"bytes")], 0, flags).unwrap();
+        assert_eq!(fixture.flushes() > before, flushed, "{flags:?}");
     }
 }
 

@@ -131,6 +131,22 @@ fn every_change_of_content_takes_set_id_bits_and_capabilities_from_a_file() {
 }
 
 #[test]
+fn a_write_by_the_descriptor_that_made_a_file_takes_its_privileges() {
+    let Some(fixture) = MountFixture::shared() else { return };
+    fs::set_permissions(fixture.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    for uid in [0, USER] {
+        let path = fixture.at(&format!("file-of-{uid}"));
+        let made = as_user(uid, || File::create(&path)).unwrap();
+        as_user(uid, || (&made).write_all(b"first")).unwrap();
+        privileged_file(&path, true);
+        as_user(uid, || (&made).write_all(b"second")).unwrap();
+        let mode = fs::metadata(&path).unwrap().mode() & 0o7777;
+        assert_eq!(mode, if uid == 0 { 0o6777 } else { 0o777 }, "{uid}");
+        assert_eq!(capabilities(&path), Some(Errno::NODATA), "{uid}");
+    }
+}
+
+#[test]
 fn an_ordinary_user_cannot_set_or_remove_the_capabilities_of_a_file() {
     let Some(fixture) = MountFixture::shared() else { return };
     fs::set_permissions(fixture.path(), fs::Permissions::from_mode(0o777)).unwrap();

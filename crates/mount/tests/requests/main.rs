@@ -10,4 +10,6 @@ mod fixture;
 #[cfg(test)]
 mod short;
 #[cfg(test)]
+mod small;
+#[cfg(test)]
 mod snapshots;

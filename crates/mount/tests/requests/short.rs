@@ -32,7 +32,7 @@ fn requests_of(fixture: &MountFixture, work: impl Fn(&Path)) -> BTreeMap<String,
     counts
 }
 
-fn counts_of<const N: usize>(expected: [(&str, u32); N]) -> BTreeMap<String, u32> {
+pub fn counts_of<const N: usize>(expected: [(&str, u32); N]) -> BTreeMap<String, u32> {
     expected.map(|(name, count)| (name.to_owned(), count)).into()
 }
 
