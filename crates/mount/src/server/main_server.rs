@@ -15,6 +15,7 @@
 //!    for its volume. A directory of a volume shows itself in the snapshots, as every directory does.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -46,9 +47,9 @@ use crate::views::MountKind;
 /// Most inodes in one slot that the kernel is asked to forget one by one.
 const FORGOTTEN_ONE_BY_ONE_MAX: usize = 1024;
 
-/// The name of a file in the root directory that exists for the thread that mounts. That thread opens it
-/// once, at the beginning (`Mounted::open_once`). The answer to OPEN is that the kernel opens files itself.
-/// From that answer on, the kernel sends no RELEASE when it closes a file that CREATE has opened.
+/// The name of a file in the root directory that the thread that mounts finds, once, and opens
+/// (`Mounted::open_once`). The answer to OPEN is that the kernel opens files itself. From that answer on, the
+/// kernel sends no RELEASE when it closes a file that CREATE has opened.
 pub(crate) const OPENED_ONCE_NAME: &[u8] = b".warpfire-opened-once";
 
 /// The adapter between the kernel, a filesystem and its snapshots.
@@ -62,8 +63,8 @@ pub(crate) struct MainServer<E: Storage> {
     parse_moment: fn(&str) -> Option<Timestamp>,
     directories: SnapshotDirectories,
     names: SnapshotNames,
-    /// The thread that mounts: the file that is opened once exists for it alone.
-    mounting_thread: u32,
+    /// The thread that mounts, until it has found the file that it opens once.
+    mounting_thread: AtomicU32,
     shown: Mutex<ShownSnapshots<E>>,
 }
 
@@ -84,7 +85,7 @@ impl<E: Storage + SnapshotStore> MainServer<E> {
             parse_moment,
             directories: snapshot_directories,
             names: snapshot_names,
-            mounting_thread: gettid().as_raw_nonzero().get().cast_unsigned(),
+            mounting_thread: AtomicU32::new(gettid().as_raw_nonzero().get().cast_unsigned()),
             shown: Mutex::new(ShownSnapshots::default()),
         }
     }
@@ -105,6 +106,14 @@ impl<E: Storage + SnapshotStore> MainServer<E> {
                 SnapshotDirectories::Root => parent == INodeNo::ROOT,
                 SnapshotDirectories::Nowhere => false,
             }
+    }
+
+    /// Whether this is the thread that mounts, which has not opened the file yet.
+    fn opens_once(&self, thread: u32) -> bool {
+        // The kernel sends 0 for a thread outside the process namespace of the server.
+        let taken =
+            self.mounting_thread.compare_exchange(thread, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        thread != 0 && taken
     }
 
     /// Answers a lookup of `.snapshots` in a directory of the filesystem.
@@ -239,7 +248,7 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
         match parent {
             // Where streams are received. The kernel never caches anything of it, so that they may change it.
             INodeNo::ROOT if name == RECEIVE_NAME => reply.error(Errno::NOENT),
-            INodeNo::ROOT if name == OPENED_ONCE_NAME && req.pid() == self.mounting_thread => {
+            INodeNo::ROOT if name == OPENED_ONCE_NAME && self.opens_once(req.pid()) => {
                 let mode = u32::from(FileKind::Regular as u8) << 12 | 0o444;
                 let attr = FileAttr::new(OPENED_ONCE, mode, Time::default());
                 reply.entry_with_ttls(Duration::ZERO, CACHE_TIME, &attr);

@@ -441,6 +441,17 @@ fn fsync_of_files_and_directories_flushes_the_device() {
 }
 
 #[test]
+fn the_name_of_the_file_that_a_mount_opens_once_is_free() {
+    let Some(fixture) = MountFixture::new() else { return };
+    let path = fixture.at(".warpfire-opened-once");
+    // By the thread that has mounted, too.
+    assert_eq!(fs::metadata(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(fs::read_dir(fixture.path()).unwrap().count(), 0);
+    fs::write(&path, b"an ordinary file").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"an ordinary file");
+}
+
+#[test]
 fn what_is_to_be_durable_flushes_the_device() {
     let Some(fixture) = MountFixture::new() else { return };
     for (name, flags) in [("synchronous", libc::O_SYNC), ("durable data", libc::O_DSYNC)] {
