@@ -11,7 +11,8 @@
 //!    of the write, except for a direct one of 1 MiB and more on the main mount of a server with several
 //!    threads (`write_position`;
 //!    `tests::views::a_descriptor_open_for_appending_appends_behind_what_a_transaction_appended`). The kernel
-//!    has cached such bytes at its own end; if that was another offset, these pages are dropped.
+//!    has cached such bytes at its own end; if that was another offset, the pages from the one to the other
+//!    are dropped.
 //! 2. A direct write into a file whose pages the kernel may have is answered after the pages of its range
 //!    were dropped. A READ that was answered earlier has filled its pages by then or fills them before they
 //!    are dropped, because the kernel locks pages that it reads
@@ -195,29 +196,29 @@ impl<E: Storage> Server<E> {
         let count = u32::try_from(len).expect("the kernel writes at most 1 MiB at a time");
         let range = self.cached_range(ino);
         let is_moved = at != offset;
-        let drops_first = is_direct && !is_moved && has_pages();
+        // Where the write went, and where the kernel thinks that it went.
+        let (from, to) = (offset.min(at), offset.max(at).saturating_add(len));
+        let drop_pages = move || range.drop_pages(from, to - from);
+        let drops_first = is_direct && (is_moved || has_pages());
         // The kernel sends an FSYNC after a durable write through its pages, and none after one past them.
         let syncs = handle == PAST_PAGES && is_durable(flags);
         if !drops_first && !syncs {
             reply.written(count);
             if is_moved {
                 // After the answer: until then the kernel keeps a page of the write locked.
-                self.context.blocking_threads.spawn_elsewhere(move || range.drop_pages(offset, len));
+                self.context.blocking_threads.spawn_elsewhere(drop_pages);
             }
             return;
         }
         let fs = Arc::clone(&self.fs);
         self.context.blocking_threads.spawn_elsewhere(move || {
             if drops_first {
-                range.drop_pages(offset, len);
+                drop_pages();
             }
             let synced = if syncs { fs.fsync(&node) } else { Ok(()) };
             match synced {
                 Ok(()) => reply.written(count),
                 Err(e) => reply.error(Refusal::from(e).0),
-            }
-            if is_moved {
-                range.drop_pages(offset, len);
             }
         });
     }

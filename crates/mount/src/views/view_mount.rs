@@ -195,7 +195,7 @@ impl<E: Storage> Views<E> {
         // A transaction is mostly of one program.
         let threads = ServingThreads::new(self.options.threads.clamp(1, THREADS_MAX).div_ceil(2), true);
         let at_end = move || _ = views.registry.lock().sessions.remove(&id);
-        let _serving = serve(server, shown.connection(), device, threads, &at, at_end).inspect_err(|_| {
+        serve(server, shown.connection(), device, threads, &at, at_end).inspect_err(|_| {
             // Without a server the mount is dead. The caller gets the error of `serve`, not one of this.
             let _ = mounted.detach();
         })?;

@@ -3,7 +3,7 @@
  * the file through the page cache without a pause, while asynchronous writes replace all its bytes. After the
  * writes have ended, a buffered read must see the new bytes. Ends with 0 if it does, else prints the first old
  * byte. WAY says which descriptor writes: `direct`, with O_DIRECT; `made`, the one by which the program has
- * made the file, for writing alone.
+ * made the file, for writing alone. At the end the file is written behind itself from a mapping of it.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -77,5 +78,10 @@ int main(int count, char **words)
     }
     stop = 1;
     MUST(pthread_join(reader, NULL) == 0);
+    MUST(posix_fadvise(plain, 0, 0, POSIX_FADV_DONTNEED) == 0);
+    char *mapped = mmap(NULL, FILE_BYTES, PROT_READ, MAP_SHARED, plain, 0);
+    MUST(mapped != MAP_FAILED && pwrite(direct, mapped, FILE_BYTES, FILE_BYTES) == FILE_BYTES);
+    MUST(pread(plain, seen, FILE_BYTES, FILE_BYTES) == FILE_BYTES);
+    MUST(memcmp(seen, mapped, FILE_BYTES) == 0);
     return 0;
 }

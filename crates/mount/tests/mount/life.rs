@@ -7,6 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use rustix::process::{Pid, Signal};
+use warpfire_fs::NewMode;
+use warpfire_fs::acl::Caller;
 use warpfire_mount::{MountError, MountOptions, TransactionClient, mount};
 use warpfire_test_needs::{Need, skip};
 
@@ -217,6 +219,16 @@ fn a_dead_mount_that_still_shows_attributes_is_replaced_too() {
     next.signal(Signal::TERM);
     assert!(next.child.wait().unwrap().success());
     assert!(!is_mounted(dir.path()));
+}
+
+#[test]
+fn a_directory_with_the_name_that_a_mount_opens_once_is_shown() {
+    let name = ".warpfire-opened-once";
+    let (dir, fs) = (tempfile::tempdir().unwrap(), fixture::filesystem());
+    fs.mkdir(&Caller::ROOT, &fs.root(), name.as_bytes(), NewMode::exact(0o755)).unwrap();
+    let Some(mut session) = fixture::mounted(fs, dir.path(), &quiet()) else { return };
+    assert!(dir.path().join(name).is_dir());
+    fixture::unmount(&mut session).unwrap();
 }
 
 #[test]
