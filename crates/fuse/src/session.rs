@@ -135,7 +135,11 @@ impl<F: Filesystem> Session<F> {
             let work = move || {
                 let registration = queue.register();
                 let is_registered = registration.is_ok();
-                // The other side receives from each thread that was started.
+                if !is_registered {
+                    // Here, because a thread that serves a queue has its ring for itself.
+                    queue.refuse();
+                }
+                // Nobody receives it after a failure.
                 let _ = registered.send(registration);
                 if is_registered {
                     self.serve_queue(queue, false);
@@ -146,13 +150,10 @@ impl<F: Filesystem> Session<F> {
                 return false;
             }
         }
-        let failed = queues.iter().find_map(|queue| {
-            let registration = registrations.recv().expect("each thread sends its result");
-            registration.err().map(|e| (queue, e))
-        });
-        if let Some((queue, e)) = failed {
+        // The results come in any order.
+        let results = registrations.iter().take(queues.len());
+        if let Some(e) = results.filter_map(Result::err).next() {
             tracing::warn!(error = %e, "requests come by /dev/fuse, not by queues");
-            queue.refuse();
             return false;
         }
         for queue in queues {
