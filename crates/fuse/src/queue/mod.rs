@@ -19,8 +19,10 @@
 //! 2. The thread of a queue commits its answers and takes its requests. Other threads hand it the entries
 //!    that they have answered and wake it: the kernel gives up the requests of a thread that ends.
 //! 3. The kernel holds back all requests until each of its queues has an entry, or until a registration
-//!    fails. Then it sends all requests by `/dev/fuse`. So a server that has announced queues and cannot
-//!    register entries makes one registration that fails (`refuse`).
+//!    fails. Once each queue has an entry it sends requests by them, even if others were refused: so a
+//!    thread serves its queues if each has an entry. Otherwise the kernel sends all requests by `/dev/fuse`.
+//!    A server that has announced queues and cannot register entries makes one registration that fails
+//!    (`refuse`).
 //! 4. A queue ends when the kernel has returned all its entries.
 
 mod memory;
@@ -112,6 +114,8 @@ struct EntryAnswer {
 /// The part of a queue that replies use.
 pub(crate) struct QueueShared {
     memory: EntryMemory,
+    /// The kernel's numbers of the queues.
+    numbers: Vec<u16>,
     entries: Vec<QueueEntry>,
     /// Entries that other threads have answered.
     answered: Mutex<Vec<usize>>,
@@ -224,19 +228,21 @@ fn processors_in(list: &str) -> Option<usize> {
 
 impl Queue {
     fn new(device: RawFd, numbers: &[usize], entries: usize, payload_bytes: usize) -> io::Result<Queue> {
-        let entry = |number: usize| QueueEntry {
-            queue: u16::try_from(number).expect("there are few processors"),
+        let number_of = |number: &usize| u16::try_from(*number).expect("there are few processors");
+        let entry = |number: &usize| QueueEntry {
+            queue: number_of(number),
             progress: AtomicU8::new(0),
             answer: Mutex::default(),
         };
         let entries: Vec<QueueEntry> =
-            numbers.iter().flat_map(|number| (0..entries).map(|_| entry(*number))).collect();
+            numbers.iter().flat_map(|number| (0..entries).map(|_| entry(number))).collect();
         let size = u32::try_from((entries.len() + 1).next_power_of_two()).expect("there are few entries");
         // The thread that has committed an answer takes the next request in the same call, so the kernel need
         // not interrupt it for that.
         let ring = IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(size)?;
         let shared = QueueShared {
             memory: EntryMemory::new(entries.len(), payload_bytes),
+            numbers: numbers.iter().map(number_of).collect(),
             entries,
             answered: Mutex::default(),
             has_ended: AtomicBool::new(false),
@@ -254,7 +260,7 @@ impl Queue {
     /// Registers all entries. The thread that calls it works first.
     ///
     /// # Errors
-    /// The kernel refuses an entry. Then it sends all requests by `/dev/fuse`.
+    /// The kernel refuses all entries of a queue. Then it sends all requests by `/dev/fuse`.
     pub(crate) fn register(&self) -> io::Result<()> {
         self.ring.lock().register(&self.shared)
     }
@@ -425,7 +431,20 @@ impl Ring {
         }
         drop(vectors);
         // A registration that fails is complete at once. The first requests may be here too.
-        self.take_completions(shared)
+        let refused = self.take_completions(shared);
+        if let Some((_, reason)) = refused.first() {
+            tracing::warn!(entries = refused.len(), error = %reason, "the kernel refuses entries of queues");
+        }
+        let is_refused = |entry: usize| refused.iter().any(|(other, _)| *other == entry);
+        let has_entry = |number: u16| {
+            (0..shared.entries.len()).any(|entry| shared.entries[entry].queue == number && !is_refused(entry))
+        };
+        match refused.first() {
+            Some((_, reason)) if !shared.numbers.iter().all(|number| has_entry(*number)) => {
+                Err((*reason).into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Registers nothing in a queue that does not exist.
@@ -474,19 +493,16 @@ impl Ring {
     /// Sends the commands so far, waits for requests and takes them.
     fn wait(&mut self, shared: &QueueShared) -> io::Result<()> {
         self.ring.submit_and_wait(1).map(drop).or_else(may_be_tried_again)?;
-        if self.take_completions(shared).is_err() {
+        if !self.take_completions(shared).is_empty() {
             // The kernel returns the entries of a connection that has ended.
             shared.has_ended.store(true, Ordering::Release);
         }
         Ok(())
     }
 
-    /// Takes requests, and the entries that the kernel returns without one.
-    ///
-    /// # Errors
-    /// The kernel's reason for an entry without a request.
-    fn take_completions(&mut self, shared: &QueueShared) -> io::Result<()> {
-        let mut returned = Ok(());
+    /// Takes requests. Returns the entries that the kernel returns without one, each with its reason.
+    fn take_completions(&mut self, shared: &QueueShared) -> Vec<(usize, Errno)> {
+        let mut returned = Vec::new();
         let mut is_woken = false;
         for done in self.ring.completion() {
             if done.user_data() == WOKEN {
@@ -494,9 +510,11 @@ impl Ring {
                 continue;
             }
             self.with_kernel -= 1;
-            match usize::try_from(done.user_data()) {
-                Ok(entry) if done.result() >= 0 => self.taken.push_back(entry),
-                _ => returned = Err(io::Error::from_raw_os_error(-done.result())),
+            let entry = usize::try_from(done.user_data()).expect("the number of an entry");
+            if done.result() >= 0 {
+                self.taken.push_back(entry);
+            } else {
+                returned.push((entry, Errno::from_raw_os_error(-done.result())));
             }
         }
         if is_woken {

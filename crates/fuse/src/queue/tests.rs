@@ -76,7 +76,15 @@ fn mounted(prepare: impl FnOnce(&mut Session<NoFiles>), act: impl FnOnce(&Path))
     prepare(&mut session);
     let (ended, end) = mpsc::channel();
     thread::spawn(move || ended.send(session.run(&ServingThreads::new(2, true))));
+    let (acted, actions) = mpsc::channel::<()>();
+    let path = at.path().to_owned();
+    // A request without an answer fails then, and so does the test.
+    thread::spawn(move || match actions.recv_timeout(Duration::from_secs(60)) {
+        Err(mpsc::RecvTimeoutError::Timeout) => rustix::mount::unmount(&path, UnmountFlags::FORCE),
+        _ => Ok(()),
+    });
     act(at.path());
+    drop(acted);
     rustix::mount::unmount(at.path(), UnmountFlags::empty()).unwrap();
     let served = end.recv_timeout(Duration::from_secs(20));
     served.expect("the end of the mount ends all threads").expect("the end is no error");
@@ -149,6 +157,24 @@ fn requests_come_by_the_device_if_only_some_queues_have_entries() {
     };
     let Some(seen) = mounted(prepare, look_up(100)) else { return };
     assert_eq!(seen.by_device.load(Ordering::Relaxed), 100);
+}
+
+#[test]
+fn requests_are_answered_if_the_kernel_refuses_some_entries_of_each_queue() {
+    let prepare = |session: &mut Session<NoFiles>| {
+        for queue in &mut session.queues.as_mut().unwrap().0 {
+            let entries = &mut Arc::get_mut(&mut queue.shared).unwrap().entries;
+            // All but the last of each queue.
+            for entry in 1..entries.len() {
+                if entries[entry].queue == entries[entry - 1].queue {
+                    entries[entry - 1].queue = u16::MAX;
+                }
+            }
+        }
+    };
+    let Some(seen) = mounted(prepare, look_up(100)) else { return };
+    // Until each queue has an entry, the kernel may send some by the device.
+    assert_eq!(seen.by_queue.load(Ordering::Relaxed) + seen.by_device.load(Ordering::Relaxed), 100);
 }
 
 #[test]
