@@ -103,9 +103,8 @@ impl<L: LogStore> SliceStore for LocalSlices<L> {
         let moved = if self.held.has_moved() { self.read_resolved(reads) } else { None };
         let done = moved.unwrap_or_else(|| match reads {
             [] => Ok(()),
-            // One read alone may be the next of many short ones. Several go to the devices together.
             [(slice, buf)] => self.ahead.read(&*self.log, *slice, buf),
-            reads => self.log.read_many(reads),
+            reads => self.ahead.read_many(&*self.log, reads),
         });
         // Also after a failure: the damage that failed this read may have spared other slices of the segment.
         self.upkeep.note_read();

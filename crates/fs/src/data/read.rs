@@ -10,8 +10,8 @@
 //!    `tests::threads`).
 //! 2. `ReadFill` decides bytes in order: the extents of a value are sorted (asserts in `place` and
 //!    `into_reads`). What no extent covers is zero.
-//! 3. `read_many` holds no lock while it reads slices, so a slow device stops no writer and no commit. Inside
-//!    a transaction its other calls go on (`tests::slow_reads`).
+//! 3. `read_files` holds no lock while it reads slices, so a slow device stops no writer and no commit.
+//!    Inside a transaction its other calls go on (`read_in_transaction`; `tests::slow_reads`).
 
 use std::hash::{Hash, Hasher};
 
@@ -191,18 +191,37 @@ impl<E: Storage> Fs<E> {
         if self.call_gate.is_transaction() {
             return self.read_in_transaction(node, reads);
         }
+        self.read_files(&mut [(node, reads)])
+    }
+
+    /// Makes reads of many files, of each as of one moment. The devices get all of them as one batch. Not for
+    /// transactions, which record the reads of each file.
+    ///
+    /// # Errors
+    /// As `read`, for one of the reads that fail; some buffers may have been filled then.
+    pub fn read_files(&self, files: &mut [(&NodeRef, &mut [ReadAt<'_>])]) -> Result<(), FsError> {
+        assert!(!self.call_gate.is_transaction(), "a transaction records the reads of each file");
         let guard = self.call_gate.enter();
-        let PlannedReads { mut slices, fragmented, pin } = self.plan_reads(node, reads)?;
-        // No lock from here on: the pin keeps the bytes where they are.
+        let mut slices = Vec::new();
+        let mut planned = Vec::with_capacity(files.len());
+        for (node, reads) in &mut *files {
+            let PlannedReads { slices: mut of_file, fragmented, pin } = self.plan_reads(node, reads)?;
+            slices.append(&mut of_file);
+            planned.push((fragmented, pin));
+        }
+        // No lock from here on: the pins keep the bytes where they are.
         drop(guard);
         self.engine.read(&mut slices)?;
-        if reads.iter().all(|read| read.len == 0) {
-            return Ok(());
+        for ((node, reads), (fragmented, pin)) in files.iter_mut().zip(planned) {
+            if reads.iter().all(|read| read.len == 0) {
+                continue;
+            }
+            // Under the same pin: it copies by the pointers that were read above.
+            self.defragment(node, &fragmented, reads);
+            drop(pin);
+            self.renew_atime_if_due(node)?;
         }
-        // Under the same pin: it copies by the pointers that were read above.
-        self.defragment(node, &fragmented, reads);
-        drop(pin);
-        self.renew_atime_if_due(node)
+        Ok(())
     }
 
     /// As `read_many`. The transaction's other calls go on while the devices are read. A transaction neither

@@ -1,4 +1,4 @@
-//! Requests on the content of files: READ, WRITE and LSEEK, where the kernel's page cache and the file may
+//! Requests on the content of files: WRITE and LSEEK, where the kernel's page cache and the file may
 //! differ.
 //!
 //! The kernel makes nearly every change itself, so its pages and its size of a file are right. The exceptions
@@ -25,21 +25,17 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tracing::span::EnteredSpan;
 use warpfire_fs::{Fs, FsError, NodeRef, Position, Seek};
 use warpfire_fuse::{
-    Errno, FileHandle, FopenFlags, INodeNo, Notifier, OpenFlags, ReadRequest, ReplyData, ReplyLseek,
-    ReplyWrite, Request, WriteRequest,
+    Errno, FileHandle, FopenFlags, INodeNo, Notifier, OpenFlags, ReplyLseek, ReplyWrite, Request,
+    WriteRequest,
 };
 use warpfire_meta::Storage;
 
 use super::init::WRITE_BYTES_MAX;
-use super::request::{RequestScope, enter_request, set_id_caller};
-use super::{READ_BUFFER, Refusal, RequestResult, STALE, Server, caller};
-use crate::blocking_threads::BlockingThreads;
+use super::request::set_id_caller;
+use super::{Refusal, RequestResult, STALE, Server, caller};
 use crate::caller::CallerGroups;
-use crate::failed_requests::FailedRequests;
-use crate::invalidation_gate::GatePass;
 use crate::views::MountKind;
 
 /// Most rounds of writing a hole back for one LSEEK. A program that makes holes all the time could go on for
@@ -111,42 +107,10 @@ impl<E: Storage> Server<E> {
 
     /// The node of a request on content, and whether the kernel may have pages of the file. The request fills
     /// pages unless it is direct.
-    fn content_node(&self, ino: INodeNo, is_direct: bool) -> RequestResult<(NodeRef, bool)> {
+    pub(super) fn content_node(&self, ino: INodeNo, is_direct: bool) -> RequestResult<(NodeRef, bool)> {
         self.context.requests.count();
         let known = || self.context.nodes.get_content(ino.0, !is_direct);
         known().map_or_else(|| self.find_carried(ino).and_then(|_| known().ok_or(STALE)), Ok)
-    }
-
-    pub(super) fn read_content(&self, req: &Request, ino: INodeNo, read: ReadRequest, reply: ReplyData) {
-        let span = enter_request(req, "read", ino);
-        let node = match self.content_node(ino, is_direct(read.flags)) {
-            Ok((node, had_pages)) => {
-                if !had_pages {
-                    self.expected_reads.note_first_read();
-                }
-                node
-            }
-            Err(Refusal(errno)) => return reply.error(errno),
-        };
-        let ReadRequest { offset, size, has_lock_owner, .. } = read;
-        let fills_pages = !has_lock_owner;
-        let read = ContentRead { node, ino, offset, size, fills_pages, process: req.pid() };
-        let (gate, failures) = (&self.context.gate, &self.context.failures);
-        match self.context.read_threads.as_ref().filter(|threads| self.others_wait(threads)) {
-            Some(threads) => {
-                let (fs, gate, failures) = (Arc::clone(&self.fs), Arc::clone(gate), Arc::clone(failures));
-                // The span goes on where the request does.
-                let span = span.exit();
-                threads.spawn(move || read.answer(&fs, &failures, &gate.pass(), span.entered(), reply));
-            }
-            None => read.answer(&self.fs, failures, &self.pass(), span, reply),
-        }
-    }
-
-    /// Whether other requests wait, here or for a device. Then a read must not keep them waiting. A read that
-    /// is alone is answered sooner without another thread.
-    fn others_wait(&self, read_threads: &BlockingThreads) -> bool {
-        read_threads.have_jobs() || self.context.connection.has_request()
     }
 
     pub(super) fn write_content(
@@ -284,50 +248,7 @@ impl<E: Storage> Server<E> {
     }
 }
 
-/// A read of content.
-struct ContentRead {
-    node: NodeRef,
-    ino: INodeNo,
-    offset: u64,
-    size: u32,
-    /// Whether the kernel puts the bytes into its pages.
-    fills_pages: bool,
-    process: u32,
-}
-
-impl ContentRead {
-    /// Reads and answers, under a pass of the mount's gate.
-    fn answer<E: Storage>(
-        &self,
-        fs: &Arc<Fs<E>>,
-        failures: &FailedRequests,
-        pass: &GatePass<'_>,
-        span: EnteredSpan,
-        reply: ReplyData,
-    ) {
-        let ContentRead { ino, offset, size, .. } = *self;
-        let bytes = offset..offset.saturating_add(size.into());
-        let _request = RequestScope::new(fs, failures, "read", ino, Some(offset), self.process, span)
-            .of_content(&self.node, bytes.clone());
-        pass.note_data(ino.0, bytes);
-        if let (Some(stale), true) = (pass.stale_pages(), self.fills_pages) {
-            stale.note_read(ino.0, offset, size.into());
-        }
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            let wanted = size as usize;
-            if buffer.len() < wanted {
-                buffer.resize(wanted, 0);
-            }
-            let into = &mut buffer[..wanted];
-            match fs.read(&self.node, offset, into).map_err(Refusal::from) {
-                Ok(len) => reply.data(&into[..len]),
-                Err(Refusal(errno)) => reply.error(errno),
-            }
-        });
-    }
-}
-
-fn is_direct(flags: OpenFlags) -> bool {
+pub(super) fn is_direct(flags: OpenFlags) -> bool {
     flags.0 & libc::O_DIRECT != 0
 }
 

@@ -25,6 +25,7 @@ mod ioctl;
 mod listing;
 mod lookups;
 mod main_server;
+mod reads;
 mod request;
 mod shown_snapshots;
 mod snapshot_directory;
@@ -32,7 +33,6 @@ mod snapshot_directory;
 mod tests;
 mod view_server;
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,15 +61,11 @@ use expected_reads::ExpectedReads;
 use flags::file_kind;
 use listing::OpenDirs;
 pub(crate) use main_server::{MainServer, OPENED_ONCE_NAME};
+use reads::ReadGroups;
 use request::{PollOnDrop, Refusal, RequestGuard, RequestResult, STALE, caller};
 use shown_snapshots::number_in_slot;
 pub use view_server::VIEW_ROOT_NUMBER;
 pub(crate) use view_server::{ShownTransaction, ViewServer};
-
-thread_local! {
-    /// The read buffer of a serving thread. It grows to the largest read, 1 MiB.
-    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// The adapter between the kernel and a filesystem.
 pub(crate) struct Server<E: Storage> {
@@ -85,6 +81,7 @@ pub(crate) struct Server<E: Storage> {
     carried: CarriedInodes,
     /// Slices that programs have yanked by ioctl.
     shelf: Arc<SliceShelf>,
+    read_groups: Arc<ReadGroups>,
 }
 
 /// The parts of a server that it shares with the rest of the mount.
@@ -128,6 +125,7 @@ impl<E: Storage> Server<E> {
             attributes_asked: AttributesAsked::default(),
             carried: CarriedInodes::default(),
             shelf: Arc::default(),
+            read_groups: Arc::default(),
         }
     }
 

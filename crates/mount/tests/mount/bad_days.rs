@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +14,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use warpfire_mount::{MountOptions, MountedSlice, TransactionClient, TransactionState};
 use warpfire_test_needs::{Need, skip};
+use warpfire_units::BLOCK_BYTES;
 
 use crate::fixture::MountFixture;
 use crate::views::{begun, commit, is, wait_until};
@@ -205,5 +207,44 @@ fn a_request_that_takes_long_keeps_no_other_one_waiting() {
         *HELD.lock().unwrap() = false;
         LET_GO.notify_all();
         assert_eq!(long.join().unwrap().unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    });
+}
+
+/// Direct reads, each of which is a request, by many threads at the same time.
+#[test]
+fn readers_of_sound_files_beside_a_damaged_one_get_their_bytes() {
+    const FILES: usize = 8;
+    const BLOCKS: usize = 32;
+    const THREADS: usize = 16;
+    let Some(fixture) = MountFixture::new() else { return };
+    let block = |file: usize, number: usize| [(file * BLOCKS + number) as u8 | 1; BLOCK_BYTES];
+    let mounted = fixture.path();
+    let path = |file: usize| mounted.join(format!("file {file}"));
+    for file in 0..FILES {
+        let content: Vec<[u8; BLOCK_BYTES]> = (0..BLOCKS).map(|number| block(file, number)).collect();
+        fs::write(path(file), content.concat()).unwrap();
+    }
+    let damaged = [0xAE; BLOCK_BYTES];
+    fs::write(path(FILES), damaged.repeat(BLOCKS)).unwrap();
+    fixture.fs().sync().unwrap();
+    assert_eq!(fixture.destroy_blocks(&damaged), BLOCKS);
+    let read_all = &|thread: usize| {
+        let mut read = vec![0; BLOCK_BYTES];
+        let mut direct = File::options();
+        direct.read(true).custom_flags(libc::O_DIRECT);
+        let files: Vec<File> = (0..=FILES).map(|file| direct.open(path(file)).unwrap()).collect();
+        for turn in 0..20 * BLOCKS {
+            let (file, number) = ((turn + thread) % (FILES + 1), turn * 7 % BLOCKS);
+            let answer = files[file].read_exact_at(&mut read, (number * BLOCK_BYTES) as u64);
+            if file == FILES {
+                assert_eq!(answer.unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
+            } else {
+                answer.unwrap();
+                assert_eq!(read, block(file, number), "block {number} of file {file}");
+            }
+        }
+    };
+    thread::scope(|scope| {
+        (0..THREADS).for_each(|thread| _ = scope.spawn(move || read_all(thread)));
     });
 }

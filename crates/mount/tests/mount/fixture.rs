@@ -18,6 +18,7 @@ use warpfire_meta::{Engine, EngineOptions, MemoryLimits};
 use warpfire_mount::{MountError, MountOptions, Session, mount};
 use warpfire_pool::{CreateOptions, Pool};
 use warpfire_test_needs::{Need, skip};
+use warpfire_units::BLOCK_BYTES;
 
 /// How often an unmount is tried again while the mount is in use: for about ten seconds.
 const UNMOUNT_TRIES_MAX: u32 = 5000;
@@ -29,6 +30,7 @@ pub struct MountFixture {
     directory: tempfile::TempDir,
     views: tempfile::TempDir,
     pool: Pool,
+    device: Arc<dyn Device>,
     fs: Arc<Fs<Engine<Log, FsSchema>>>,
 }
 
@@ -81,9 +83,24 @@ impl MountFixture {
             views_at: options.views_at.clone().or_else(|| Some(views.path().join("warpfire"))),
             ..options.clone()
         };
-        let (fs, pool) = filesystem_and_pool(engine, memory);
+        let device: Arc<dyn Device> = Arc::new(MemDevice::new("memory", 256 << 20));
+        let (fs, pool) = filesystem_on(Arc::clone(&device), engine, memory);
         let session = mounted(Arc::clone(&fs), directory.path(), &options)?;
-        Some(MountFixture { session: Some(session), directory, views, pool, fs })
+        Some(MountFixture { session: Some(session), directory, views, pool, device, fs })
+    }
+
+    /// Destroys each block of the device that has this content. Returns how many there were.
+    pub fn destroy_blocks(&self, content: &[u8; BLOCK_BYTES]) -> usize {
+        let mut block = vec![0; BLOCK_BYTES];
+        let is_destroyed = |at: &u64| {
+            self.device.read(*at, &mut block).unwrap();
+            let is_hit = block == content;
+            if is_hit {
+                self.device.write(*at, &[0x5A; BLOCK_BYTES]).unwrap();
+            }
+            is_hit
+        };
+        (0..self.device.info().size_bytes).step_by(BLOCK_BYTES).filter(is_destroyed).count()
     }
 
     /// Rolls the mounted filesystem back, as its server does.
@@ -219,14 +236,15 @@ pub fn access_list_for(user: u32) -> Vec<u8> {
 
 /// An empty filesystem on a device in memory.
 pub fn filesystem() -> Arc<Fs<Engine<Log, FsSchema>>> {
-    filesystem_and_pool(EngineOptions::default(), MemoryLimits::default()).0
+    let device = Arc::new(MemDevice::new("memory", 256 << 20));
+    filesystem_on(device, EngineOptions::default(), MemoryLimits::default()).0
 }
 
-fn filesystem_and_pool(
+fn filesystem_on(
+    device: Arc<dyn Device>,
     options: EngineOptions,
     memory: MemoryLimits,
 ) -> (Arc<Fs<Engine<Log, FsSchema>>>, Pool) {
-    let device: Arc<dyn Device> = Arc::new(MemDevice::new("memory", 256 << 20));
     let alone = CreateOptions { data: 1, parity: 0, zone_bytes: None, force: false };
     let pool = Pool::create(vec![device], &alone, &SystemRandom, SystemClock.now()).unwrap();
     let (log, recovered) = Log::create(pool.clone()).unwrap();
