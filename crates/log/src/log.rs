@@ -336,6 +336,10 @@ impl LogStore for Log {
         self.pool.read_many(&mut on_devices).map_err(|e| on_read(first, &e))
     }
 
+    fn may_share_batch(&self, len_bytes: usize) -> bool {
+        self.pool.may_share_batch(len_bytes)
+    }
+
     fn segment_bytes(&self) -> u64 {
         self.pool.geometry(SegmentKind::Bulk).segment_payload_bytes
     }

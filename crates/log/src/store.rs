@@ -285,6 +285,10 @@ pub trait LogStore: Send + Sync + 'static {
     /// As `read`, for many slices that the devices read together.
     fn read_many(&self, reads: &mut [(SlicePtr, &mut [u8])]) -> Result<(), LogError>;
 
+    /// Whether reads of so many bytes by different callers may be made together: none of them waits for a
+    /// device that another one needs and that does not answer.
+    fn may_share_batch(&self, len_bytes: usize) -> bool;
+
     /// Payload bytes of the next segment that a stream begins.
     fn segment_bytes(&self) -> u64;
 

@@ -501,6 +501,10 @@ impl<S: Schema> SliceStore for MapStore<S> {
         Arc::clone(self) as Arc<dyn SliceHolder>
     }
 
+    fn may_share_batch(&self, _len_bytes: usize) -> bool {
+        true
+    }
+
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), SliceError> {
         let wait = self.before_reads.lock().clone();
         if let Some(wait) = wait {

@@ -114,6 +114,10 @@ impl<E: Storage> SliceStore for SnapshotView<E> {
         self.below.read(reads)
     }
 
+    fn may_share_batch(&self, len_bytes: usize) -> bool {
+        self.below.may_share_batch(len_bytes)
+    }
+
     fn pin(&self) -> Result<Pin, SliceError> {
         self.below.pin()
     }

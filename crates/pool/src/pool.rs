@@ -193,6 +193,13 @@ impl Pool {
         self.inner.devices.for_reading()
     }
 
+    /// Whether reads of so many bytes may be made together by one call of `read_many`, although they are of
+    /// different callers: none of them waits for a device that another one needs and that does not answer.
+    #[must_use]
+    pub fn may_share_batch(&self, len_bytes: usize) -> bool {
+        self.inner.devices.may_share_batch(len_bytes)
+    }
+
     /// The geometry of a segment of this kind that is allocated now. A bulk segment has fewer data columns
     /// than on devices with equally many free zones where more data fits so. If none fits, the geometry is
     /// that of `full_geometry`.

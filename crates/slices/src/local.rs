@@ -111,6 +111,10 @@ impl<L: LogStore> SliceStore for LocalSlices<L> {
         Ok(done?)
     }
 
+    fn may_share_batch(&self, len_bytes: usize) -> bool {
+        self.log.may_share_batch(len_bytes)
+    }
+
     fn pin(&self) -> Result<Pin, SliceError> {
         Ok(self.log.pin())
     }

@@ -180,6 +180,10 @@ impl<B: SliceStore> SliceStore for PrivateSlices<B> {
         self.below.read(reads)
     }
 
+    fn may_share_batch(&self, len_bytes: usize) -> bool {
+        self.below.may_share_batch(len_bytes)
+    }
+
     fn pin(&self) -> Result<Pin, SliceError> {
         self.below.pin()
     }

@@ -56,6 +56,10 @@ pub trait SliceStore: Send + Sync + 'static {
     /// `Damaged` if the bytes of a slice can be neither read nor reconstructed.
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), SliceError>;
 
+    /// Whether reads of so many bytes by different callers may be made together: none of them waits for a
+    /// device that another one needs and that does not answer.
+    fn may_share_batch(&self, len_bytes: usize) -> bool;
+
     /// Takes a pin. While it lives, every slice that metadata named when the pin was taken stays readable.
     ///
     /// # Errors
@@ -98,6 +102,10 @@ impl<T: HasSlices> SliceStore for T {
 
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), SliceError> {
         self.slices().read(reads)
+    }
+
+    fn may_share_batch(&self, len_bytes: usize) -> bool {
+        self.slices().may_share_batch(len_bytes)
     }
 
     fn pin(&self) -> Result<Pin, SliceError> {

@@ -62,6 +62,10 @@ impl SliceStore for Counting {
         Ok(())
     }
 
+    fn may_share_batch(&self, _len_bytes: usize) -> bool {
+        true
+    }
+
     fn pin(&self) -> Result<Pin, SliceError> {
         Ok(Pin::new(Arc::new(())))
     }

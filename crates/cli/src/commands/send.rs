@@ -36,7 +36,8 @@ Examples:
 
 The stream goes to stdout: into a pipe or a file. It has names, content, holes, times, owners, permissions, \
 access control lists, extended attributes, hard links and special files; bytes that several files share are sent \
-once. The receiver checks all of it before it shows any. See 'warpfire receive'.";
+once. The receiver checks all of it before it shows any. A snapshot with the door of a volume in it (a clone, or \
+one that 'volume create' made) cannot be sent. See 'warpfire receive'.";
 
 // Arguments of `warpfire send`.
 #[derive(clap::Args, Debug)]

@@ -20,7 +20,7 @@ struct ProgramVersion {
     program: &'static str,
     /// The commit of the source; `null` if it is no release that was built from git.
     commit: Option<&'static str>,
-    /// The version of the on-disk format that it reads and writes.
+    /// The newest version of the filesystem record that it reads and writes (FORMAT, "Version changes").
     format: u16,
     /// The version of the documents that it prints with `--json`.
     json: u32,

@@ -194,6 +194,13 @@ impl<E: Storage> Fs<E> {
         self.read_files(&mut [(node, reads)])
     }
 
+    /// Whether `read_files` may make reads of so many bytes by different callers together: none of them waits
+    /// for a device that another one needs and that does not answer.
+    #[must_use]
+    pub fn may_read_together(&self, len_bytes: usize) -> bool {
+        !self.call_gate.is_transaction() && self.engine.may_share_batch(len_bytes)
+    }
+
     /// Makes reads of many files, of each as of one moment. The devices get all of them as one batch. Not for
     /// transactions, which record the reads of each file.
     ///
@@ -212,14 +219,16 @@ impl<E: Storage> Fs<E> {
         // No lock from here on: the pins keep the bytes where they are.
         drop(guard);
         self.engine.read(&mut slices)?;
-        for ((node, reads), (fragmented, pin)) in files.iter_mut().zip(planned) {
-            if reads.iter().all(|read| read.len == 0) {
-                continue;
+        // Under the pins: it copies by the pointers that were read above.
+        for ((node, reads), (fragmented, _)) in files.iter_mut().zip(&planned) {
+            self.defragment(node, fragmented, reads);
+        }
+        // A change may wait for room that pins keep.
+        drop(planned);
+        for (node, reads) in files {
+            if reads.iter().any(|read| read.len > 0) {
+                self.renew_atime_if_due(node)?;
             }
-            // Under the same pin: it copies by the pointers that were read above.
-            self.defragment(node, &fragmented, reads);
-            drop(pin);
-            self.renew_atime_if_due(node)?;
         }
         Ok(())
     }

@@ -17,7 +17,8 @@
 //! 2. The memory outlives the entries: the threads of a queue end after the kernel has returned the last one
 //!    for good, and each reply has a share in the memory.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::io;
 use std::ptr::NonNull;
 
 /// Bytes of a header.
@@ -53,7 +54,10 @@ unsafe impl Sync for EntryMemory {}
 #[expect(unsafe_code, reason = "memory that the kernel writes")]
 impl EntryMemory {
     /// Memory of `entries` entries with payloads of `payload_bytes`.
-    pub(super) fn new(entries: usize, payload_bytes: usize) -> EntryMemory {
+    ///
+    /// # Errors
+    /// `OutOfMemory`.
+    pub(super) fn new(entries: usize, payload_bytes: usize) -> io::Result<EntryMemory> {
         assert!(entries > 0, "a queue has entries");
         let payload_bytes = payload_bytes.next_multiple_of(PAGE);
         let headers = (entries * HEADER_STRIDE).next_multiple_of(PAGE);
@@ -61,8 +65,8 @@ impl EntryMemory {
             .expect("some megabytes for some entries");
         // SAFETY: the size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        EntryMemory { start, layout, entries, payload_bytes }
+        let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(EntryMemory { start, layout, entries, payload_bytes })
     }
 
     /// Bytes of each payload.

@@ -23,7 +23,7 @@
 //!    thread serves its queues if each has an entry. Otherwise the kernel sends all requests by `/dev/fuse`.
 //!    A server that has announced queues and cannot register entries makes one registration that fails
 //!    (`refuse`).
-//! 4. A queue ends when the kernel has returned all its entries.
+//! 4. A queue ends when the connection has ended (`end`) and the kernel has returned all its entries.
 
 mod memory;
 mod relief;
@@ -119,7 +119,7 @@ pub(crate) struct QueueShared {
     entries: Vec<QueueEntry>,
     /// Entries that other threads have answered.
     answered: Mutex<Vec<usize>>,
-    /// Whether the connection has ended.
+    /// Whether the connection has ended. An entry that is returned with an error does not say so.
     has_ended: AtomicBool,
     wake: OwnedFd,
 }
@@ -192,6 +192,8 @@ struct Ring {
     with_kernel: usize,
     /// Entries with requests that nobody serves yet.
     taken: VecDeque<usize>,
+    /// Where the entries lie, two `struct iovec` for each. The kernel reads them while it registers.
+    vectors: Vec<[usize; 4]>,
 }
 
 impl Queues {
@@ -241,14 +243,14 @@ impl Queue {
         // not interrupt it for that.
         let ring = IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(size)?;
         let shared = QueueShared {
-            memory: EntryMemory::new(entries.len(), payload_bytes),
+            memory: EntryMemory::new(entries.len(), payload_bytes)?,
             numbers: numbers.iter().map(number_of).collect(),
             entries,
             answered: Mutex::default(),
             has_ended: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         };
-        let ring = Ring { ring, device, with_kernel: 0, taken: VecDeque::new() };
+        let ring = Ring { ring, device, with_kernel: 0, taken: VecDeque::new(), vectors: Vec::new() };
         Ok(Queue {
             shared: Arc::new(shared),
             ring: Mutex::new(ring),
@@ -290,10 +292,17 @@ impl Queue {
         stands_by: bool,
         call: &dyn Fn(QueueReply, Request, &mut Fields<'_>),
     ) -> io::Result<()> {
+        /// Ends the other thread too, also after a panic.
+        struct EndOnDrop<'a>(&'a Relief);
+        impl Drop for EndOnDrop<'_> {
+            fn drop(&mut self) {
+                self.0.end();
+            }
+        }
+        let _end = EndOnDrop(&self.relief);
         self.pin();
         let served = self.take_turns(stands_by, call);
         OTHERS_WAIT.set(None);
-        self.relief.end();
         served
     }
 
@@ -405,8 +414,7 @@ impl Ring {
     #[expect(unsafe_code, reason = "the kernel is given memory of this process")]
     fn register(&mut self, shared: &QueueShared) -> io::Result<()> {
         let memory = &shared.memory;
-        // Two `struct iovec` for each entry.
-        let vectors: Vec<[usize; 4]> = (0..shared.entries.len())
+        self.vectors = (0..shared.entries.len())
             .map(|entry| {
                 let (header, payload) = (memory.header(entry), memory.payload(entry));
                 [
@@ -417,19 +425,16 @@ impl Ring {
                 ]
             })
             .collect();
-        for (entry, vector) in vectors.iter().enumerate() {
-            let address = vector.as_ptr().expose_provenance() as u64;
+        for entry in 0..self.vectors.len() {
+            let address = self.vectors[entry].as_ptr().expose_provenance() as u64;
             let sqe = command(self.device, REGISTER, shared.entries[entry].queue, 0, Some(address));
-            // SAFETY: the memory of the entry lives until the kernel has returned it; the vectors are read by
-            // the call below.
+            // SAFETY: the memory of the entry lives until the kernel has returned it, and the vectors live as
+            // long as the ring.
             unsafe { self.push(&sqe.user_data(entry as u64)) };
             self.with_kernel += 1;
         }
         self.push_wake(shared);
-        while !self.ring.submission().is_empty() {
-            self.submit()?;
-        }
-        drop(vectors);
+        self.submit_all()?;
         // A registration that fails is complete at once. The first requests may be here too.
         let refused = self.take_completions(shared);
         if let Some((_, reason)) = refused.first() {
@@ -455,7 +460,15 @@ impl Ring {
         let sqe = command(self.device, REGISTER, no_queue, 0, Some(address));
         // SAFETY: the kernel refuses the number of the queue before it reads the address, which is valid.
         unsafe { self.push(&sqe.user_data(WOKEN)) };
-        self.ring.submit().map(drop)
+        self.submit_all()
+    }
+
+    /// Sends all commands so far, also if the kernel is short of memory for a moment.
+    fn submit_all(&mut self) -> io::Result<()> {
+        while !self.ring.submission().is_empty() {
+            self.submit()?;
+        }
+        Ok(())
     }
 
     /// # Safety
@@ -493,9 +506,9 @@ impl Ring {
     /// Sends the commands so far, waits for requests and takes them.
     fn wait(&mut self, shared: &QueueShared) -> io::Result<()> {
         self.ring.submit_and_wait(1).map(drop).or_else(may_be_tried_again)?;
-        if !self.take_completions(shared).is_empty() {
-            // The kernel returns the entries of a connection that has ended.
-            shared.has_ended.store(true, Ordering::Release);
+        // The kernel returns the entries of a connection that has ended.
+        for (entry, reason) in self.take_completions(shared) {
+            tracing::debug!(entry, error = %reason, "the kernel has returned an entry of a queue");
         }
         Ok(())
     }

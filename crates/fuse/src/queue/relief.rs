@@ -9,9 +9,10 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A request that takes long, because of a device that hangs or a pool that is full, keeps the others of
-//!    its queue waiting for no longer than two `WATCH`
-//!    (`tests::a_thread_that_is_held_up_is_relieved`).
+//! 1. A request that takes long, because of a pool that is full, say, keeps the others of its queue waiting
+//!    for no longer than two `WATCH` (`tests::a_thread_that_is_held_up_is_relieved`). A second one beside it
+//!    does keep them waiting. So does a thread that sleeps uninterruptibly: the kernel hands requests to the
+//!    thread that registered or committed their entry, even if the other one waits for them.
 //! 2. While there are no requests, the thread that stands by sleeps without a limit: a mount that is not used
 //!    costs no processor time. The next request wakes it, once (`is_quiet`).
 //! 3. After the end nobody stands by (`tests::the_end_wakes_the_one_that_stands_by`).

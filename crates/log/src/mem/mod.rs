@@ -277,6 +277,10 @@ impl LogStore for MemLog {
         reads.iter_mut().try_for_each(|(slice, buf)| self.read(*slice, buf))
     }
 
+    fn may_share_batch(&self, _len_bytes: usize) -> bool {
+        true
+    }
+
     fn segment_bytes(&self) -> u64 {
         self.state.lock().segments.segment_bytes()
     }

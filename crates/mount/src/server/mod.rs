@@ -61,7 +61,7 @@ use expected_reads::ExpectedReads;
 use flags::file_kind;
 use listing::OpenDirs;
 pub(crate) use main_server::{MainServer, OPENED_ONCE_NAME};
-use reads::ReadGroups;
+use reads::ReadBatches;
 use request::{PollOnDrop, Refusal, RequestGuard, RequestResult, STALE, caller};
 use shown_snapshots::number_in_slot;
 pub use view_server::VIEW_ROOT_NUMBER;
@@ -81,7 +81,7 @@ pub(crate) struct Server<E: Storage> {
     carried: CarriedInodes,
     /// Slices that programs have yanked by ioctl.
     shelf: Arc<SliceShelf>,
-    read_groups: Arc<ReadGroups>,
+    read_batches: Arc<ReadBatches>,
 }
 
 /// The parts of a server that it shares with the rest of the mount.
@@ -125,7 +125,7 @@ impl<E: Storage> Server<E> {
             attributes_asked: AttributesAsked::default(),
             carried: CarriedInodes::default(),
             shelf: Arc::default(),
-            read_groups: Arc::default(),
+            read_batches: Arc::default(),
         }
     }
 

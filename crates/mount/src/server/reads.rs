@@ -1,21 +1,23 @@
 //! READ: the bytes of files.
 //!
 //! A read that is alone is answered by the thread that took it from the kernel. Reads beside which other
-//! requests wait go to the threads of `read_threads`. There they form *groups*: a thread takes all reads that
-//! have come since it was called, and the devices get them together. So the more programs read, the fewer
-//! threads are woken for each read.
+//! requests wait go to the threads of `read_threads`. There they form *batches*: a thread takes all reads
+//! that have come since it was called, and the devices get them together. So the more programs read, the
+//! fewer threads are woken for each read.
 //!
 //! ```text
-//!   read_content ──alone──▶ ContentRead::answer ◀── one read, or a group that failed ──┐
-//!        └──others wait──▶ ReadGroups ──a thread takes a group──▶ answer_group ────────┘
+//!   read_content ──alone──▶ ContentRead::answer ◀── one read, or a batch that failed ──┐
+//!        └──others wait──▶ ReadBatches ──a thread takes a batch──▶ answer_batch ────────┘
 //! ```
 //!
 //! # Invariants
-//! 1. One thread is called for each group, and it takes the oldest one (`ReadGroups`;
-//!    `tests::every_read_is_in_one_group_and_each_group_needs_a_thread`).
-//! 2. A read fails alone: if a group fails, each of its reads is made again by itself (`answer_group`;
+//! 1. One thread is called for each batch, and it takes the oldest one (`ReadBatches`;
+//!    `tests::every_read_is_in_one_batch_and_each_batch_needs_a_thread`).
+//! 2. A read fails alone: if a batch fails, each of its reads is made again by itself (`answer_batch`;
 //!    `bad_days::readers_of_sound_files_beside_a_damaged_one_get_their_bytes`).
-//! 3. The reads of a group take at most `GROUP_BYTES_MAX` of memory together, as one of the longest does.
+//! 3. A device that does not answer holds up only reads that need it: others share no batch with them, or the
+//!    batch has a time limit (`Fs::may_read_together`).
+//! 4. The reads of a batch take at most `BATCH_BYTES_MAX` of memory together, as one of the longest does.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -38,8 +40,8 @@ use crate::blocking_threads::BlockingThreads;
 use crate::failed_requests::FailedRequests;
 use crate::invalidation_gate::{GatePass, InvalidationGate};
 
-/// Most bytes of a group: those of the longest read that the kernel makes.
-const GROUP_BYTES_MAX: usize = 1 << 20;
+/// Most bytes of a batch: those of the longest read that the kernel makes.
+const BATCH_BYTES_MAX: usize = 1 << 20;
 
 thread_local! {
     /// The read buffer of a thread. Devices fill its blocks without a copy.
@@ -77,10 +79,11 @@ impl<E: Storage> Server<E> {
             return read.answer(&self.fs, failures, &self.pass(), span, reply);
         };
         // The span goes on where the request does.
-        if self.read_groups.add(WaitingRead { read, span: span.exit(), reply }) {
-            let (groups, fs) = (Arc::clone(&self.read_groups), Arc::clone(&self.fs));
+        let may_share = self.fs.may_read_together(size as usize);
+        if self.read_batches.add(WaitingRead { read, span: span.exit(), reply }, may_share) {
+            let (batches, fs) = (Arc::clone(&self.read_batches), Arc::clone(&self.fs));
             let (gate, failures) = (Arc::clone(&self.context.gate), Arc::clone(failures));
-            threads.spawn(move || answer_group(groups.take(), &fs, &failures, &gate));
+            threads.spawn(move || answer_batch(batches.take(), &fs, &failures, &gate));
         }
     }
 
@@ -145,56 +148,57 @@ pub(super) struct WaitingRead {
 }
 
 /// Reads that one thread makes together.
-struct ReadGroup<R> {
+struct ReadBatch<R> {
     reads: Vec<R>,
     bytes: usize,
 }
 
 /// Groups that wait for a thread, the oldest first. Reads join the last one.
-pub(super) struct ReadGroups<R = WaitingRead>(Mutex<VecDeque<ReadGroup<R>>>);
+pub(super) struct ReadBatches<R = WaitingRead>(Mutex<VecDeque<ReadBatch<R>>>);
 
-impl<R> Default for ReadGroups<R> {
+impl<R> Default for ReadBatches<R> {
     fn default() -> Self {
-        ReadGroups(Mutex::default())
+        ReadBatches(Mutex::default())
     }
 }
 
-impl ReadGroups {
-    /// Adds a read. Returns whether it begins a group, for which the caller calls a thread.
-    fn add(&self, read: WaitingRead) -> bool {
-        let bytes = read.read.buffer_bytes();
+impl ReadBatches {
+    /// Adds a read, to a batch of its own if it may not share one. Returns whether it begins a batch, for
+    /// which the caller calls a thread.
+    fn add(&self, read: WaitingRead, may_share: bool) -> bool {
+        let bytes = if may_share { read.read.buffer_bytes() } else { BATCH_BYTES_MAX };
         self.add_bytes(read, bytes)
     }
 }
 
-impl<R> ReadGroups<R> {
+impl<R> ReadBatches<R> {
     fn add_bytes(&self, read: R, bytes: usize) -> bool {
-        let mut groups = self.0.lock();
-        if let Some(last) = groups.back_mut()
-            && last.bytes + bytes <= GROUP_BYTES_MAX
+        let mut batches = self.0.lock();
+        if let Some(last) = batches.back_mut()
+            && last.bytes + bytes <= BATCH_BYTES_MAX
         {
             last.reads.push(read);
             last.bytes += bytes;
             return false;
         }
-        groups.push_back(ReadGroup { reads: vec![read], bytes });
+        batches.push_back(ReadBatch { reads: vec![read], bytes });
         true
     }
 
-    /// Takes the oldest group, for a thread that was called.
-    fn take(&self) -> ReadGroup<R> {
-        self.0.lock().pop_front().expect("one thread is called for each group")
+    /// Takes the oldest batch, for a thread that was called.
+    fn take(&self) -> ReadBatch<R> {
+        self.0.lock().pop_front().expect("one thread is called for each batch")
     }
 }
 
-/// Reads and answers a group. Events of the engine carry no span of a request then, unless a read fails.
-fn answer_group<E: Storage>(
-    group: ReadGroup<WaitingRead>,
+/// Reads and answers a batch. Events of the engine carry no span of a request then, unless a read fails.
+fn answer_batch<E: Storage>(
+    batch: ReadBatch<WaitingRead>,
     fs: &Arc<Fs<E>>,
     failures: &FailedRequests,
     gate: &InvalidationGate,
 ) {
-    let ReadGroup { reads: waiting, bytes } = group;
+    let ReadBatch { reads: waiting, bytes } = batch;
     let pass = gate.pass();
     let alone = match waiting.len() {
         1 => waiting,
@@ -237,16 +241,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_read_is_in_one_group_and_each_group_needs_a_thread() {
-        let groups = ReadGroups::default();
-        let sizes = [4096, 4096, GROUP_BYTES_MAX - 8192, 4096, GROUP_BYTES_MAX, 1 << 16];
-        let called: Vec<bool> = (0..sizes.len()).map(|read| groups.add_bytes(read, sizes[read])).collect();
+    fn every_read_is_in_one_batch_and_each_batch_needs_a_thread() {
+        let batches = ReadBatches::default();
+        let sizes = [4096, 4096, BATCH_BYTES_MAX - 8192, 4096, BATCH_BYTES_MAX, 1 << 16];
+        let called: Vec<bool> = (0..sizes.len()).map(|read| batches.add_bytes(read, sizes[read])).collect();
         assert_eq!(called, [true, false, false, true, true, true]);
-        assert_eq!(groups.take().reads, [0, 1, 2]);
-        assert!(!groups.add_bytes(6, 1 << 16), "it joins the last group");
-        assert_eq!(groups.take().reads, [3]);
-        assert_eq!(groups.take().reads, [4]);
-        assert_eq!(groups.take().reads, [5, 6]);
-        assert!(groups.add_bytes(7, 4096), "no group is left");
+        assert_eq!(batches.take().reads, [0, 1, 2]);
+        assert!(!batches.add_bytes(6, 1 << 16), "it joins the last batch");
+        assert_eq!(batches.take().reads, [3]);
+        assert_eq!(batches.take().reads, [4]);
+        assert_eq!(batches.take().reads, [5, 6]);
+        assert!(batches.add_bytes(7, 4096), "no batch is left");
     }
 }

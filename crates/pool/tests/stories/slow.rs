@@ -49,6 +49,18 @@ fn a_device_that_hangs_is_read_round_until_it_answers() {
 }
 
 #[test]
+fn reads_share_a_batch_only_where_no_device_that_hangs_holds_up_those_of_others() {
+    let may_share = |devices: usize, data: u16, parity: u8, len_bytes: usize| {
+        let (_world, pool) = world(88, devices, data, parity);
+        pool.may_share_batch(len_bytes)
+    };
+    assert!(may_share(1, 1, 0, 1 << 20), "every read needs the one device");
+    assert!(may_share(3, 2, 1, 32 << 10), "the read has a time limit");
+    assert!(!may_share(3, 2, 1, (32 << 10) + 1), "the read has none");
+    assert!(!may_share(2, 2, 0, 4096), "no other column stands in");
+}
+
+#[test]
 fn a_long_read_goes_round_a_slow_device_and_waits_for_one_that_is_not_known_to_be_slow() {
     let (world, pool) = world(84, 2, 1, 1);
     let written = write_segment(&pool, id(1), &[90_000, 5000]);

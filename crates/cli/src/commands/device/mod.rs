@@ -29,13 +29,13 @@ Examples:
   warpfire device list pool                show the devices of a pool
   warpfire device add pool pool/6.img      one more image file, in use at once
   warpfire device add /mnt /dev/nvme3n1    to a pool that is mounted
-  warpfire device add --dry-run pool new.img
+  warpfire device add --dry-run pool pool/new.img
   warpfire device add --spare /mnt /dev/sde  takes the place of one that is lost
   warpfire device remove /mnt pool/2.img   its data moves to the others
   warpfire device remove pool 3            device 3, which is missing
   warpfire device replace /mnt /dev/sdc /dev/sdd
-  warpfire device replace pool 3 new.img   device 3, which is dead
-  warpfire device resize pool 0.img 2T     an image file gets larger or smaller
+  warpfire device replace pool 3 pool/new.img  device 3, which is dead
+  warpfire device resize pool pool/0.img 2T  an image file gets larger or smaller
   warpfire device resize /mnt /dev/sdc max all of a device that became larger
   warpfire device offline /mnt /dev/sdc    not used any more, until it is online
   warpfire device online /mnt /dev/sdc     it gets what it has missed";

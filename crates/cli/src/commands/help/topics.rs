@@ -146,8 +146,10 @@ read verifies checksums: it never returns wrong bytes.
   warpfire fsck pool             reads everything, and changes nothing
   warpfire scrub pool            reads everything, and repairs from parity
 
-A device is missing: name the others and go on. The pool is degraded. Bring the
-device back, then scrub.
+A device is missing: name the others and go on. The pool is degraded. If the
+missing devices could go on alone, as half of a mirror can, the pool opens for
+writing only after 'scrub --degraded' or with 'mount --degraded', for good. A
+device that is back gets what it missed by itself.
 
 A block is damaged: a read rebuilds it from parity. Scrub regularly, so that
 damage is found while there is parity left.
@@ -175,9 +177,9 @@ that several files share count once in 'df', and for each file in 'du'.
 Image files keep the space of removed files on their disk, because writing it
 again is faster than taking it anew. 'warpfire trim' gives it back.
 
-A pool uses as much of each device as the smallest has. Small devices leave
-less for files, because each pool keeps some zones for itself: 'mkfs' says how
-much is left.
+Devices may differ in size. The part of a device for which too few others are
+as large is not used. Small devices leave less for files, because each pool
+keeps some zones for itself: 'mkfs' says how much is left.
 ";
 
 const JSON: &str = "\

@@ -13,6 +13,7 @@
 //! | `wire` | requests and answers |
 //! | `chunks` | streams of snapshots between both |
 //! | `socket` | the server's side: which clients are admitted, how many, and how slow ones end |
+//! | `client` | a client as its work sees it: progress, streams, and whether it is still there |
 //! | `served_pool` | the work: status, trim and scrub |
 //! | `frozen_check` | the check of a frozen state, while the pool is in use |
 //! | this file | the client's side: how a server is found and believed |
@@ -51,6 +52,7 @@ use crate::commands::status::StatusReport;
 use crate::location::PoolName;
 
 mod chunks;
+pub mod client;
 mod frozen_check;
 pub mod served_pool;
 pub mod socket;

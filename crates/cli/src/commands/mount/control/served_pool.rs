@@ -14,8 +14,8 @@ use warpfire_mount::{ChangeVolume, FailedRequests, RollBack};
 use warpfire_terminal::Failure;
 
 use super::chunks::{ChunkReader, ChunkWriter};
+use super::client::Client;
 use super::frozen_check::FrozenCheck;
-use super::socket::Client;
 use super::wire::Answer;
 use crate::commands::device::{
     AddOrder, ChangeOrder, OnlineOrder, ReplaceOrder, ResizeOrder, add_to, plan_in, remove_from, replace_in,

@@ -15,24 +15,22 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::ops::ControlFlow;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SendFlags, send};
 use rustix::process::{Uid, geteuid};
-use warpfire_env::{Clock, SystemClock};
 use warpfire_mount::{prepare_runtime_directory, runtime_directory};
 use warpfire_terminal::Failure;
 
+use super::client::Client;
 use super::served_pool::ServedPool;
 use super::wire::{Answer, REQUEST_BYTES_MAX, Request, RequestLine};
 use super::work::{Work, Working};
@@ -41,9 +39,6 @@ use crate::commands::mount::mounted_pool::MountedPool;
 
 /// Most connections at a time. A status takes milliseconds.
 const CONNECTIONS_MAX: usize = 16;
-
-/// Shortest time between two progress answers.
-const PROGRESS_NANOS: u64 = 200_000_000;
 
 /// Most clients that wait for the end of the mount. One more takes the place of the oldest.
 const WAITING_MAX: usize = 8;
@@ -80,15 +75,6 @@ struct Connection {
     number: u64,
     stream: UnixStream,
     has_work: bool,
-}
-
-/// A client that waits for a trim or scrub.
-pub struct Client<'a> {
-    socket: &'a ControlSocket,
-    stream: &'a UnixStream,
-    /// The rest of a progress answer that the socket has taken in part.
-    rest: Vec<u8>,
-    sent_nanos: Option<u64>,
 }
 
 /// Ends the entry of a connection, also if its thread panics.
@@ -326,9 +312,9 @@ impl ControlSocket {
         work: impl FnOnce(&mut Client<'_>) -> Result<Answer, Failure>,
     ) -> Result<Answer, Failure> {
         let _working = self.begin_work(number, name)?;
-        let mut client = Client { socket: self, stream, rest: Vec::new(), sent_nanos: None };
+        let mut client = Client::new(stream, &self.is_stopping);
         let answer = work(&mut client);
-        *unsent = client.rest;
+        *unsent = client.into_rest();
         // The answer of work that was broken off is not whole.
         if self.is_stopping.load(Ordering::SeqCst) { Err(stopped()) } else { answer }
     }
@@ -347,7 +333,7 @@ impl ControlSocket {
         self.note_work(number);
         let _ = stream.set_read_timeout(Some(STREAM_LOOK));
         let _ = stream.set_write_timeout(Some(STREAM_LOOK));
-        let answer = work(&Client { socket: self, stream, rest: Vec::new(), sent_nanos: None });
+        let answer = work(&Client::new(stream, &self.is_stopping));
         let _ = stream.set_write_timeout(Some(PATIENCE));
         if answer.is_err() && self.is_stopping.load(Ordering::SeqCst) { Err(stopped()) } else { answer }
     }
@@ -391,84 +377,6 @@ fn read_request(mut stream: &UnixStream) -> Option<Vec<u8>> {
         }
     }
     Some(line.to_vec())
-}
-
-impl Client<'_> {
-    /// Sends progress, if the client takes it at once and the last one is a while ago.
-    pub fn progress(&mut self, answer: &Answer) {
-        let now_nanos = SystemClock.monotonic_nanos();
-        if self.sent_nanos.is_some_and(|sent| now_nanos - sent < PROGRESS_NANOS) {
-            return;
-        }
-        if self.rest.is_empty() {
-            self.rest = answer.to_line();
-        }
-        if let Ok(sent) = send(self.stream, &self.rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            self.rest.drain(..sent.min(self.rest.len()));
-            self.sent_nanos = Some(now_nanos);
-        }
-    }
-
-    /// Sends a part of the result, and waits until the client has taken it. `Break`: it takes no more.
-    pub fn part(&mut self, answer: &Answer) -> ControlFlow<()> {
-        match (&*self.stream).write_all(&answer.to_line()) {
-            Ok(()) => self.goes_on(0),
-            Err(_) => ControlFlow::Break(()),
-        }
-    }
-
-    /// Lets the client know that a stream follows.
-    ///
-    /// # Errors
-    /// The client is gone.
-    pub fn begin_stream(&self) -> Result<(), Failure> {
-        let sent = (&*self).write_all(&Answer::Streaming.to_line());
-        sent.map_err(|error| Failure::local(Path::new("the client"), &error))
-    }
-
-    /// Makes a call until the client has bytes or room for some, however long that takes, and the mount
-    /// stays.
-    fn patiently(&self, call: &mut dyn FnMut(&UnixStream) -> io::Result<usize>) -> io::Result<usize> {
-        loop {
-            match call(self.stream) {
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    if self.socket.is_stopping.load(Ordering::SeqCst) {
-                        return Err(io::ErrorKind::ConnectionAborted.into());
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                done => return done,
-            }
-        }
-    }
-
-    /// Waits for so long, and says whether the work goes on: the client is there, and the mount too.
-    pub fn goes_on(&self, pause_nanos: u64) -> ControlFlow<()> {
-        let pause = Timespec {
-            tv_sec: i64::try_from(pause_nanos / 1_000_000_000).unwrap_or(i64::MAX),
-            tv_nsec: i64::try_from(pause_nanos % 1_000_000_000).expect("below a second"),
-        };
-        let mut closing = [PollFd::new(self.stream, PollFlags::RDHUP)];
-        let is_closed = poll(&mut closing, Some(&pause)).is_ok_and(|ready| ready > 0);
-        let is_stopping = self.socket.is_stopping.load(Ordering::SeqCst);
-        if is_closed || is_stopping { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-}
-
-impl Read for &Client<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.patiently(&mut |mut stream| stream.read(buffer))
-    }
-}
-
-impl Write for &Client<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.patiently(&mut |mut stream| stream.write(bytes))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]
