@@ -55,8 +55,8 @@ fn reads_share_a_batch_only_where_no_device_that_hangs_holds_up_those_of_others(
         pool.may_share_batch(len_bytes)
     };
     assert!(may_share(1, 1, 0, 1 << 20), "every read needs the one device");
-    assert!(may_share(3, 2, 1, 32 << 10), "the read has a time limit");
-    assert!(!may_share(3, 2, 1, (32 << 10) + 1), "the read has none");
+    assert!(may_share(3, 2, 1, 28 << 10), "the read has a time limit");
+    assert!(!may_share(3, 2, 1, (28 << 10) + 1), "its blocks may be more than have one");
     assert!(!may_share(2, 2, 0, 4096), "no other column stands in");
 }
 

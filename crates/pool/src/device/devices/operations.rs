@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use warpfire_env::{DeviceError, DeviceOp, LendableBytes, OpKind, TimeLimit, run_batch, unanswered};
-use warpfire_units::DeviceIndex;
+use warpfire_units::{BLOCK_BYTES, DeviceIndex};
 
 use super::{DeviceState, Devices, GONE, LIMITED_READ_BYTES_MAX, READ_LIMIT, UNWRITTEN, WRITE_WAIT_MAX};
 
@@ -43,7 +43,9 @@ impl Devices {
     /// Whether reads of so many bytes may share a batch, although a device that does not answer holds up all
     /// of a batch: either there is one device alone, or such a read has a time limit.
     pub(crate) fn may_share_batch(&self, len_bytes: usize) -> bool {
-        let is_limited = self.parity.load(Relaxed) > 0 && len_bytes <= LIMITED_READ_BYTES_MAX;
+        // The bytes may begin and end within blocks, which are read whole.
+        let blocks_bytes = (len_bytes.div_ceil(BLOCK_BYTES) + 1) * BLOCK_BYTES;
+        let is_limited = self.parity.load(Relaxed) > 0 && blocks_bytes <= LIMITED_READ_BYTES_MAX;
         is_limited || self.set.load().opened.len() == 1
     }
 
