@@ -35,7 +35,7 @@ Examples:
   warpfire device remove pool 3            device 3, which is missing
   warpfire device replace /mnt /dev/sdc /dev/sdd
   warpfire device replace pool 3 pool/new.img  device 3, which is dead
-  warpfire device resize pool pool/0.img 2T  an image file gets larger or smaller
+  warpfire device resize pool pool/0.img 2T  an image gets larger or smaller
   warpfire device resize /mnt /dev/sdc max all of a device that became larger
   warpfire device offline /mnt /dev/sdc    not used any more, until it is online
   warpfire device online /mnt /dev/sdc     it gets what it has missed";
