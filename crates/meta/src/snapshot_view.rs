@@ -114,6 +114,10 @@ impl<E: Storage> SliceStore for SnapshotView<E> {
         self.below.read(reads)
     }
 
+    fn read_ahead(&self, read: &mut SliceRead<'_>) -> bool {
+        self.below.read_ahead(read)
+    }
+
     fn may_share_batch(&self, len_bytes: usize) -> bool {
         self.below.may_share_batch(len_bytes)
     }

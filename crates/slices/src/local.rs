@@ -103,12 +103,18 @@ impl<L: LogStore> SliceStore for LocalSlices<L> {
         let moved = if self.held.has_moved() { self.read_resolved(reads) } else { None };
         let done = moved.unwrap_or_else(|| match reads {
             [] => Ok(()),
+            // One read alone may be the next of many short ones. Several go to the devices together.
             [(slice, buf)] => self.ahead.read(&*self.log, *slice, buf),
-            reads => self.ahead.read_many(&*self.log, reads),
+            reads => self.log.read_many(reads),
         });
         // Also after a failure: the damage that failed this read may have spared other slices of the segment.
         self.upkeep.note_read();
         Ok(done?)
+    }
+
+    fn read_ahead(&self, (slice, buf): &mut SliceRead<'_>) -> bool {
+        // Held bytes that have moved are found by `read`.
+        !self.held.has_moved() && self.ahead.read_chunks(&*self.log, *slice, buf)
     }
 
     fn may_share_batch(&self, len_bytes: usize) -> bool {

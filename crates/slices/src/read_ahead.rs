@@ -132,28 +132,9 @@ impl ReadAhead {
         if self.read_chunks(log, slice, buf) { Ok(()) } else { log.read(slice, buf) }
     }
 
-    /// As `read`, for many slices. Those that no chunk has go to the devices together.
-    ///
-    /// # Errors
-    /// The errors of `LogStore::read_many`.
-    pub fn read_many<L: LogStore>(
-        &self,
-        log: &L,
-        reads: &mut [(SlicePtr, &mut [u8])],
-    ) -> Result<(), LogError> {
-        let mut others: Vec<(SlicePtr, &mut [u8])> = Vec::with_capacity(reads.len());
-        for (slice, buf) in reads {
-            // Programs that read small files beside each other make chains too.
-            if !self.read_chunks(log, *slice, buf) {
-                others.push((*slice, buf));
-            }
-        }
-        log.read_many(&mut others)
-    }
-
     /// Reads a short slice from chunks, which are fetched if the read continues a chain of near ones. `false`
     /// if there are none.
-    fn read_chunks<L: LogStore>(&self, log: &L, slice: SlicePtr, buf: &mut [u8]) -> bool {
+    pub fn read_chunks<L: LogStore>(&self, log: &L, slice: SlicePtr, buf: &mut [u8]) -> bool {
         if buf.is_empty() || buf.len() > SHORT_BYTES_MAX {
             return false;
         }
@@ -278,26 +259,6 @@ mod tests {
             let reads = log.counters().reads - before;
             assert!(reads <= 2 + 4, "{reads} reads for four chunks");
         }
-    }
-
-    #[test]
-    fn reads_of_many_at_once_in_order_cost_few_reads_of_the_log() {
-        let (log, segment, bytes) = filled(1_000_000);
-        let ahead = ReadAhead::new(64 << 20);
-        let before = log.counters().reads;
-        let mut bufs = vec![[0; 100]; 10];
-        for group in 0..bytes.len() / 1000 {
-            let slice = |n: usize| SlicePtr {
-                segment,
-                offset_bytes: (group * 1000 + n * 100) as u64,
-                len_bytes: 100,
-            };
-            let reads = bufs.iter_mut().enumerate().map(|(n, buf)| (slice(n), buf.as_mut_slice()));
-            ahead.read_many(&log, &mut reads.collect::<Vec<_>>()).unwrap();
-            assert_eq!(bufs.concat(), bytes[group * 1000..][..1000], "group {group}");
-        }
-        let reads = log.counters().reads - before;
-        assert!(reads <= 2 + 4, "{reads} reads for four chunks");
     }
 
     #[test]

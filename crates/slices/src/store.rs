@@ -56,6 +56,12 @@ pub trait SliceStore: Send + Sync + 'static {
     /// `Damaged` if the bytes of a slice can be neither read nor reconstructed.
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), SliceError>;
 
+    /// Reads a short slice by what was read ahead of it, as `read` does for one alone. `false`: the caller
+    /// reads it.
+    fn read_ahead(&self, _read: &mut SliceRead<'_>) -> bool {
+        false
+    }
+
     /// Whether reads of so many bytes by different callers may be made together: none of them waits for a
     /// device that another one needs and that does not answer.
     fn may_share_batch(&self, len_bytes: usize) -> bool;
@@ -102,6 +108,10 @@ impl<T: HasSlices> SliceStore for T {
 
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), SliceError> {
         self.slices().read(reads)
+    }
+
+    fn read_ahead(&self, read: &mut SliceRead<'_>) -> bool {
+        self.slices().read_ahead(read)
     }
 
     fn may_share_batch(&self, len_bytes: usize) -> bool {

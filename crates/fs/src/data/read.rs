@@ -218,6 +218,10 @@ impl<E: Storage> Fs<E> {
         }
         // No lock from here on: the pins keep the bytes where they are.
         drop(guard);
+        if planned.len() > 1 {
+            // Readers of small files beside each other share what is read ahead, as each alone would.
+            slices.retain_mut(|read| !self.engine.read_ahead(read));
+        }
         self.engine.read(&mut slices)?;
         // Under the pins: it copies by the pointers that were read above.
         for ((node, reads), (fragmented, _)) in files.iter_mut().zip(&planned) {
