@@ -56,8 +56,7 @@ pub trait SliceStore: Send + Sync + 'static {
     /// `Damaged` if the bytes of a slice can be neither read nor reconstructed.
     fn read(&self, reads: &mut [SliceRead<'_>]) -> Result<(), SliceError>;
 
-    /// Reads a short slice by what was read ahead of it, as `read` does for one alone. `false`: the caller
-    /// reads it.
+    /// Reads a short slice by the read-ahead, as `read` does for one alone. `false`: the caller reads it.
     fn read_ahead(&self, _read: &mut SliceRead<'_>) -> bool {
         false
     }

@@ -219,7 +219,7 @@ impl<E: Storage> Fs<E> {
         // No lock from here on: the pins keep the bytes where they are.
         drop(guard);
         if planned.len() > 1 {
-            // Readers of small files beside each other share what is read ahead, as each alone would.
+            // Readers of small files beside each other share a read-ahead, as if each read alone.
             slices.retain_mut(|read| !self.engine.read_ahead(read));
         }
         self.engine.read(&mut slices)?;
