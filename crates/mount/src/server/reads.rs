@@ -153,7 +153,7 @@ struct ReadBatch<R> {
     bytes: usize,
 }
 
-/// Groups that wait for a thread, the oldest first. Reads join the last one.
+/// Batches that wait for a thread, the oldest first. Reads join the last one while it has room.
 pub(super) struct ReadBatches<R = WaitingRead>(Mutex<VecDeque<ReadBatch<R>>>);
 
 impl<R> Default for ReadBatches<R> {
