@@ -15,7 +15,9 @@ use warpfire_pool::{DeviceSetError, Pool, ScannedDevice};
 use warpfire_units::{BLOCK_BYTES, DeviceIndex, SegmentId};
 
 use crate::identify::{Columns, has_same_columns, identify};
-use crate::scan::{FoundColumn, Scan, ScannedSegments, goes_on_from, walk_mirror, zone_bytes_of};
+use crate::scan::{
+    FoundColumn, Scan, ScannedSegments, count_stripes, goes_on_from, walk_mirror, zone_bytes_of,
+};
 use crate::with_root::{WithRoot, record};
 
 /// Why no pool was found.
@@ -193,7 +195,10 @@ fn place_devices(found: &ScannedDevices<'_>, mut root: RootCopy, source: RootSou
         entry.state == DeviceUse::Active && !entry.is_kept_offline
     };
     let present = wanted.iter().map(|index| (*index, is_present(index))).collect();
-    let mut known = identify(&slots, &present, (&state, &scanned.columns), &scanned.found, zone_bytes);
+    let columns = (&scanned.found[..], zone_bytes);
+    let mut known = identify(&slots, &present, (&state, &scanned.columns), columns, &mut |column| {
+        count_stripes(&*devices[column.slot], column)
+    });
     known.retain(|slot, index| fits(*slot, *index));
     let recognized: BTreeSet<usize> = known.keys().copied().collect();
     // Devices that were removed from the pool keep their columns.

@@ -20,6 +20,10 @@ const STATE_WEIGHT: i64 = 1 << 32;
 /// column has moved because its old device went away.
 const PRESENT_WEIGHT: i64 = 1 << 24;
 
+/// Columns of which two devices that could change places are compared stripe by stripe, the newest first. The
+/// column that one of them has only in part was being written when the device went away.
+const COMPARED_MAX: usize = 64;
+
 /// Where descriptors place columns.
 #[derive(Default)]
 pub(crate) struct Columns {
@@ -84,12 +88,13 @@ impl Columns {
 /// The index of each of `slots`, as far as its columns say: so that as many columns of the state as possible
 /// have their places. `present` has the indexes that no device with roots has, and whether the root counts
 /// each as present. `state` places the columns of the pool's state, `older` also those of the past.
+/// `count_stripes` counts the stripes of a column that verify.
 pub(crate) fn identify(
     slots: &BTreeSet<usize>,
     present: &BTreeMap<DeviceIndex, bool>,
     (state, older): (&Columns, &Columns),
-    found: &[FoundColumn],
-    zone_bytes: u64,
+    (found, zone_bytes): (&[FoundColumn], u64),
+    count_stripes: &mut dyn FnMut(&FoundColumn) -> usize,
 ) -> BTreeMap<usize, DeviceIndex> {
     let (slots, wanted): (Vec<usize>, Vec<DeviceIndex>) =
         (slots.iter().copied().collect(), present.keys().copied().collect());
@@ -111,8 +116,45 @@ pub(crate) fn identify(
             *weight += PRESENT_WEIGHT;
         }
     }
-    let assigned = slots.into_iter().zip(assign(&weights));
+    let mut places = assign(&weights);
+    let is_present = |place: Option<usize>| place.is_some_and(|place| present[&wanted[place]]);
+    let weight = |row: usize, place: Option<usize>| place.map_or(0, |place| weights[row][place]);
+    // A device that left the pool and the one that took its place hold the same columns in the same zones.
+    // The one that left may lack the last stripes.
+    for one in 0..slots.len() {
+        for other in 0..slots.len() {
+            let (here, there) = (places[one], places[other]);
+            let sum = weight(one, here) + weight(other, there);
+            let is_tie = sum > 0 && sum == weight(one, there) + weight(other, here);
+            if is_tie && is_present(here) && !is_present(there) {
+                let shared = shared_columns(slots[one], slots[other], found);
+                let (stripes, of_other) = shared.iter().fold((0, 0), |(sum, of_other), (column, twin)| {
+                    (sum + count_stripes(column), of_other + count_stripes(twin))
+                });
+                if of_other > stripes {
+                    places.swap(one, other);
+                }
+            }
+        }
+    }
+    let assigned = slots.into_iter().zip(places);
     assigned.filter_map(|(slot, place)| Some((slot, wanted[place?]))).collect()
+}
+
+/// The newest bulk columns that two slots hold at the same places.
+fn shared_columns(one: usize, other: usize, found: &[FoundColumn]) -> Vec<(FoundColumn, FoundColumn)> {
+    // Mirrors are equal on all their devices.
+    let of = |slot: usize| found.iter().filter(move |c| c.slot == slot && c.kind == SegmentKind::Bulk);
+    let by_place: BTreeMap<u64, &FoundColumn> =
+        of(other).map(|column| (column.offset_bytes, column)).collect();
+    let with_twin = of(one).filter_map(|column| {
+        let twin = **by_place.get(&column.offset_bytes)?;
+        (FoundColumn { slot: one, ..twin } == *column).then_some((*column, twin))
+    });
+    let mut shared: Vec<(FoundColumn, FoundColumn)> = with_twin.collect();
+    shared.sort_by_key(|(column, _)| std::cmp::Reverse(column.segment));
+    shared.truncate(COMPARED_MAX);
+    shared
 }
 
 /// A column for each row, each column once, with the greatest sum of weights: the Hungarian algorithm. `None`
@@ -212,7 +254,8 @@ mod tests {
     fn known(columns: &Columns, found: &[FoundColumn]) -> Vec<(usize, u16)> {
         let slots = found.iter().map(|column| column.slot).collect();
         let wanted = (0..4).map(|n| (DeviceIndex(n), true)).collect();
-        let known = identify(&slots, &wanted, (columns, &Columns::default()), found, ZONE_BYTES);
+        let known =
+            identify(&slots, &wanted, (columns, &Columns::default()), (found, ZONE_BYTES), &mut |_| 0);
         known.into_iter().map(|(slot, index)| (slot, index.0)).collect()
     }
 
@@ -274,7 +317,7 @@ mod tests {
         ];
         let slots = BTreeSet::from([0, 1]);
         let wanted = (0..4).map(|n| (DeviceIndex(n), true)).collect();
-        let known = identify(&slots, &wanted, (&state, &older), &found, ZONE_BYTES);
+        let known = identify(&slots, &wanted, (&state, &older), (&found, ZONE_BYTES), &mut |_| 0);
         assert_eq!(known, BTreeMap::from([(0, DeviceIndex(0)), (1, DeviceIndex(2))]));
     }
 
@@ -285,11 +328,29 @@ mod tests {
         state.note(&descriptor(2, SegmentStream::Small, &[(1, 3), (0, 5)]));
         state.note_move(id(2), 0, (DeviceIndex(3), ZoneIndex(3)));
         let found = [column(7, 3, 2, 0, SegmentKind::Bulk)];
+        let slots = BTreeSet::from([7]);
         for away in [1, 3] {
             let present = (0..4).map(|n| (DeviceIndex(n), n != away)).collect();
             let columns = (&state, &Columns::default());
-            let known = identify(&BTreeSet::from([7]), &present, columns, &found, ZONE_BYTES);
+            let known = identify(&slots, &present, columns, (&found, ZONE_BYTES), &mut |_| 0);
             assert_eq!(known, BTreeMap::from([(7, DeviceIndex(4 - away))]));
+        }
+    }
+
+    /// Device 1 failed, device 3 took its place, and both are in the list.
+    #[test]
+    fn of_two_devices_with_the_same_column_the_present_one_is_that_with_more_stripes() {
+        let mut state = Columns::default();
+        state.note(&descriptor(2, SegmentStream::Small, &[(1, 3), (0, 5)]));
+        state.note_move(id(2), 0, (DeviceIndex(3), ZoneIndex(3)));
+        let found = [column(7, 3, 2, 0, SegmentKind::Bulk), column(8, 3, 2, 0, SegmentKind::Bulk)];
+        let present = (0..4).map(|n| (DeviceIndex(n), n != 1)).collect();
+        for whole in [7, 8] {
+            let columns = (&state, &Columns::default());
+            let mut count = |column: &FoundColumn| if column.slot == whole { 4 } else { 3 };
+            let slots = BTreeSet::from([7, 8]);
+            let known = identify(&slots, &present, columns, (&found, ZONE_BYTES), &mut count);
+            assert_eq!(known, BTreeMap::from([(whole, DeviceIndex(3)), (15 - whole, DeviceIndex(1))]));
         }
     }
 

@@ -228,6 +228,33 @@ pub(crate) fn walk_mirror(
     first: StripeIdentity,
     each: &mut dyn FnMut(u32, &[u8]),
 ) {
+    walk_column(device, offset_bytes, first, &mut |header, shard| {
+        if let Some(payload) = mirror_payload(shard) {
+            each(header.identity.stripe, &payload);
+        }
+    });
+}
+
+/// The stripes of a column that verify on this device.
+pub(crate) fn count_stripes(device: &dyn Device, column: &FoundColumn) -> usize {
+    let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+    let read = device.read(column.offset_bytes, &mut block);
+    let first = read.ok().and_then(|()| StripeHeader::decode(&block).ok());
+    let mut stripes = 0;
+    if let Some(first) = first {
+        let first = first.header.identity;
+        walk_column(device, column.offset_bytes, first, &mut |_, _| stripes += 1);
+    }
+    stripes
+}
+
+/// Passes the blocks of each stripe of one column that verify to `each`, with their header.
+fn walk_column(
+    device: &dyn Device,
+    offset_bytes: u64,
+    first: StripeIdentity,
+    each: &mut dyn FnMut(&StripeHeader, &[u8]),
+) {
     let mut window = Window { device, start: 0, bytes: AlignedBuf::zeroed(BLOCK_BYTES), len: 0 };
     let (mut at, mut stripe) = (offset_bytes, 0);
     // Blocks without the next header so far: a stripe that was damaged takes no more than this.
@@ -244,21 +271,24 @@ pub(crate) fn walk_mirror(
             continue;
         };
         let shard_bytes = (usize::from(header.rows) + 1) * BLOCK_BYTES;
-        if let Some(payload) = window.get(at, shard_bytes).and_then(verified_payload) {
-            each(header.identity.stripe, &payload);
+        if let Some(shard) = window.get(at, shard_bytes).filter(|shard| verifies(shard)) {
+            each(&header, shard);
         }
         (at, stripe, passed) = (at + shard_bytes as u64, header.identity.stripe + 1, 0);
     }
 }
 
-/// The payload of a mirror stripe, from the blocks of one column, if all of them verify.
-fn verified_payload(shard: &[u8]) -> Option<Vec<u8>> {
+/// Whether the rows of a stripe on one column are those of the header before them.
+fn verifies(shard: &[u8]) -> bool {
+    let Some((head, rows)) = shard.split_at_checked(BLOCK_BYTES) else { return false };
+    let is_row = |(row, crc): (&[u8], u32)| warpfire_format::crc32c(row) == crc;
+    StripeHeader::decode(head).is_ok_and(|block| rows.chunks_exact(BLOCK_BYTES).zip(block.crcs()).all(is_row))
+}
+
+/// The payload of a mirror stripe, from the blocks of one column.
+fn mirror_payload(shard: &[u8]) -> Option<Vec<u8>> {
     let (head, rows) = shard.split_at_checked(BLOCK_BYTES)?;
     let block = StripeHeader::decode(head).ok()?;
-    let verifies = |(row, crc): (&[u8], u32)| warpfire_format::crc32c(row) == crc;
-    if !rows.chunks_exact(BLOCK_BYTES).zip(block.crcs()).all(verifies) {
-        return None;
-    }
     let mut payload = [block.inline(), rows].concat();
     payload.truncate(usize::try_from(block.header.payload_bytes).ok()?);
     Some(payload)

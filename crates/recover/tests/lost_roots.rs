@@ -252,6 +252,28 @@ fn blank_devices_are_no_pool_and_a_second_copy_is_left_out() {
     rig.compare_found(&found);
 }
 
+#[test]
+fn of_two_devices_with_the_same_columns_the_one_with_all_stripes_is_taken() {
+    let (mut rig, log) = Rig::make(2, 1, 3, false);
+    rig.write(&log, 1);
+    let older = rig.world.fork();
+    // More stripes of the same segment, and none of another.
+    rig.write(&log, 1);
+    drop(log);
+    (0..3).for_each(|device| rig.lose_roots(device));
+    let newer = rig.world.devices();
+    older.sims()[1].poke(0, &vec![0; usize::try_from(2 * ZONE_BYTES).expect("a small zone")]);
+    let copy = older.devices()[1].clone();
+    for (devices, wanted) in [
+        ([&newer[0], &copy, &newer[1], &newer[2]], [Some(0), None, Some(1), Some(2)]),
+        ([&newer[0], &newer[1], &newer[2], &copy], [Some(0), Some(1), Some(2), None]),
+    ] {
+        let found = newest(&devices.map(Arc::clone));
+        assert_eq!(indexes(&found), wanted);
+        rig.compare_found(&found);
+    }
+}
+
 /// Opens devices for writing although others are away, and writes.
 fn write_without_the_others(rig: &mut Rig, devices: Vec<Arc<dyn Device>>, count: usize, checkpoint: bool) {
     let (pool, root) = Pool::open_degraded(devices, &DistinctNumbers).expect("the half opens");
