@@ -21,7 +21,7 @@ mod thread_priority;
 mod zone_map;
 
 pub use background_work::{BackgroundWork, begin_background_work, is_background_work};
-pub use batch::{DeviceOp, OpKind, PIECE_BYTES_MAX, TimeLimit, run_batch, unanswered};
+pub use batch::{DeviceOp, OpKind, PIECE_BYTES_MAX, TimeLimit, run_batch, unanswered, wait_in_rings};
 pub use buf::{AlignedBuf, LendableBytes};
 pub use clock::{Clock, Random, SystemClock, SystemRandom, Timestamp};
 pub use device::{Device, DeviceError, DeviceInfo, ZoneInfo, ZoneReport};

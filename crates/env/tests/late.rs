@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use warpfire_env::{
     AlignedBuf, Device, DeviceError, DeviceInfo, DeviceOp, MemDevice, OpKind, TimeLimit, run_batch,
-    unanswered,
+    unanswered, wait_in_rings,
 };
 
 const BLOCK: usize = 4096;
@@ -73,6 +73,23 @@ fn is_late(op: &DeviceOp<'_>) -> bool {
 fn wait_for_answers(device: &Arc<dyn Device>) {
     (0..1000).take_while(|_| unanswered(device) > 0).for_each(|_| park_timeout(Duration::from_millis(5)));
     assert_eq!(unanswered(device), 0);
+}
+
+#[test]
+fn a_thread_that_waits_in_rings_makes_no_plain_calls() {
+    let (source, mut answer) = PipeDevice::silent_source();
+    answer.write_all(&[7; BLOCK]).expect("a pipe takes a block");
+    let devices = [source];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            wait_in_rings();
+            let mut block = AlignedBuf::zeroed(BLOCK);
+            let mut ops = [DeviceOp::new(0, OpKind::Read(0, &mut block))];
+            run_batch(&devices, &mut ops);
+            assert_eq!(ops[0].result, Ok(()));
+            assert!(block.iter().all(|byte| *byte == 7));
+        });
+    });
 }
 
 #[test]

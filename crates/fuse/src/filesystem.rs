@@ -26,6 +26,10 @@ pub trait Filesystem: Send + Sync {
         Ok(())
     }
 
+    /// Called on each thread of a queue, before its first request. While such a thread sleeps
+    /// uninterruptibly, as in a plain read of a device, other requests of its processor may wait for it.
+    fn begin_queue_thread(&self) {}
+
     /// Called once, after all other calls. The kernel has forgotten all inodes.
     fn destroy(&mut self) {}
 

@@ -142,7 +142,7 @@ impl<F: Filesystem> Session<F> {
                 // Nobody receives it after a failure.
                 let _ = registered.send(registration);
                 if is_registered {
-                    self.serve_queue(queue, false);
+                    self.serve_queue(scope, queue, false);
                 }
             };
             if start(scope, "warpfire-queue", work).is_none() {
@@ -156,15 +156,19 @@ impl<F: Filesystem> Session<F> {
             tracing::warn!(error = %e, "requests come by /dev/fuse, not by queues");
             return false;
         }
-        for queue in queues {
-            // Without it, a request that takes long keeps the others of its queue waiting.
-            start(scope, "warpfire-relief", move || self.serve_queue(queue, true));
-        }
         !queues.is_empty()
     }
 
-    fn serve_queue(&self, queue: &Queue, stands_by: bool) {
-        let served = queue.serve(stands_by, &|to, request, body| {
+    fn serve_queue<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        queue: &'scope Queue,
+        stands_by: bool,
+    ) {
+        let another =
+            || start(scope, "warpfire-relief", move || self.serve_queue(scope, queue, true)).is_some();
+        self.filesystem.begin_queue_thread();
+        let served = queue.serve(stands_by, &another, &|to, request, body| {
             // The queue ends when the kernel returns its entries, after the answer to DESTROY.
             dispatch(&self.filesystem, AnswerTo::Queue(to), &request, body, self.has_long_setxattr);
         });

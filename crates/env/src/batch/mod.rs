@@ -24,6 +24,7 @@
 mod abandoned;
 mod ring;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +47,17 @@ pub const PIECE_BYTES_MAX: usize = 1024 * 1024;
 
 /// Bytes of a write or read for which another thread pays.
 const BESIDE_BYTES_MIN: usize = 64 << 10;
+
+thread_local! {
+    static WAITS_IN_RINGS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on this thread uses a ring for single operations too. A plain call sleeps uninterruptibly until
+/// the device answers, so the kernel can do nothing on behalf of the thread until then; the wait of a ring
+/// can be interrupted.
+pub fn wait_in_rings() {
+    WAITS_IN_RINGS.set(true);
+}
 
 /// The action of one operation. Buffers should be aligned to 4096 bytes (`AlignedBuf`); an unaligned buffer
 /// costs a copy.
@@ -314,11 +326,12 @@ fn within(skip_bytes: u64) -> usize {
     usize::try_from(skip_bytes).expect("a place in a buffer fits memory")
 }
 
-/// Whether a ring pays: a single small operation is cheaper as a plain call, which has no time limit.
+/// Whether a ring pays: a single small operation is cheaper as a plain call, which has no time limit and
+/// cannot be interrupted.
 fn worth_a_ring(devices: &[Arc<dyn Device>], ops: &[DeviceOp<'_>]) -> bool {
     match ops {
         [] => false,
-        [one] if one.limit.is_some() => devices[one.device].raw_fd().is_some(),
+        [one] if one.limit.is_some() || WAITS_IN_RINGS.get() => devices[one.device].raw_fd().is_some(),
         [one] => match &one.kind {
             OpKind::Read(_, buf) => buf.len() > PIECE_BYTES_MAX,
             OpKind::Write(_, buf) => buf.len() > PIECE_BYTES_MAX,

@@ -1,17 +1,18 @@
 //! Queues of the real kernel.
 
+use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
-use std::{fs, thread};
 
 use rustix::mount::{MountFlags, UnmountFlags};
 use warpfire_test_needs::{Need, skip};
 
 use super::*;
 use crate::reply::{ReplyEntry, ReplyStatx};
-use crate::{Filesystem, INodeNo, KernelConfig, ServingThreads, Session};
+use crate::{Filesystem, INodeNo, InitFlags, KernelConfig, ServingThreads, Session};
 
 /// Bytes of a payload that the kernel refuses.
 const TOO_SHORT: usize = 4096;
@@ -20,6 +21,9 @@ const TOO_SHORT: usize = 4096;
 struct Seen {
     by_queue: AtomicUsize,
     by_device: AtomicUsize,
+    /// Requests that wait until `go_on`.
+    held: AtomicUsize,
+    go_on: AtomicBool,
 }
 
 /// A directory without files.
@@ -28,6 +32,8 @@ struct NoFiles(Arc<Seen>);
 impl Filesystem for NoFiles {
     fn init(&mut self, config: &mut KernelConfig) -> io::Result<()> {
         config.queue_threads = 4;
+        // Otherwise the kernel looks up one name of a directory at a time.
+        config.wanted = config.wanted.union(InitFlags::PARALLEL_DIROPS);
         Ok(())
     }
 
@@ -47,6 +53,13 @@ impl Filesystem for NoFiles {
                     reply.absent(Duration::ZERO);
                 });
             }
+            _ if name.starts_with(b"held") => {
+                self.0.held.fetch_add(1, Ordering::SeqCst);
+                while !self.0.go_on.load(Ordering::SeqCst) {
+                    thread::park_timeout(Duration::from_millis(5));
+                }
+                reply.absent(Duration::ZERO);
+            }
             _ => reply.absent(Duration::ZERO),
         }
     }
@@ -56,6 +69,15 @@ impl Filesystem for NoFiles {
 /// it is served. Returns how requests came; `None`, and the test counts as skipped, where there are no
 /// queues.
 fn mounted(prepare: impl FnOnce(&mut Session<NoFiles>), act: impl FnOnce(&Path)) -> Option<Arc<Seen>> {
+    mounted_with(Arc::default(), prepare, act)
+}
+
+/// As `mounted`, with a `seen` of the caller.
+fn mounted_with(
+    seen: Arc<Seen>,
+    prepare: impl FnOnce(&mut Session<NoFiles>),
+    act: impl FnOnce(&Path),
+) -> Option<Arc<Seen>> {
     let is_enabled = fs::read_to_string("/sys/module/fuse/parameters/enable_uring").unwrap_or_default();
     if is_enabled.trim() != "Y" {
         skip(Need::FuseQueues, "fuse.enable_uring is not set");
@@ -71,7 +93,6 @@ fn mounted(prepare: impl FnOnce(&mut Session<NoFiles>), act: impl FnOnce(&Path))
     let data = std::ffi::CString::new(data).unwrap();
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     rustix::mount::mount("test", at.path(), "fuse.test", flags, Some(data.as_c_str())).unwrap();
-    let seen = Arc::<Seen>::default();
     let mut session = Session::begin(NoFiles(Arc::clone(&seen)), device.into()).unwrap();
     prepare(&mut session);
     let (ended, end) = mpsc::channel();
@@ -95,10 +116,14 @@ fn look_up(names: usize) -> impl FnOnce(&Path) {
     move |at| {
         for number in 0..names {
             // A long name has more bytes than the header of an entry.
-            let found = fs::symlink_metadata(at.join(format!("{number}-{}", "x".repeat(200))));
-            assert_eq!(found.unwrap_err().kind(), io::ErrorKind::NotFound);
+            look_up_name(at, &format!("{number}-{}", "x".repeat(200)));
         }
     }
+}
+
+fn look_up_name(at: &Path, name: &str) {
+    let found = fs::symlink_metadata(at.join(name));
+    assert_eq!(found.unwrap_err().kind(), io::ErrorKind::NotFound);
 }
 
 #[test]
@@ -132,6 +157,40 @@ fn an_answer_of_another_thread_and_none_at_all_reach_the_program() {
     };
     let Some(seen) = mounted(|_| (), act) else { return };
     assert_eq!(seen.by_queue.load(Ordering::Relaxed), 40);
+}
+
+#[test]
+fn requests_that_take_long_keep_no_other_one_of_their_processor_waiting() {
+    /// A queue has more entries.
+    const HELD: usize = ENTRIES_MIN - 1;
+    let seen = Arc::<Seen>::default();
+    let act = |at: &Path| {
+        let on_first_processor = || {
+            let mut first = rustix::thread::CpuSet::new();
+            first.set(0);
+            rustix::thread::sched_setaffinity(None, &first).unwrap();
+        };
+        thread::scope(|scope| {
+            let held = std::array::from_fn::<_, HELD, _>(|number| {
+                scope.spawn(move || {
+                    on_first_processor();
+                    look_up_name(at, &format!("held-{number}"));
+                })
+            });
+            let seen = &seen;
+            scope.spawn(move || {
+                on_first_processor();
+                while seen.held.load(Ordering::SeqCst) < HELD {
+                    assert!(!held.iter().any(thread::ScopedJoinHandle::is_finished), "one has failed");
+                    thread::park_timeout(Duration::from_millis(5));
+                }
+                (0..100).for_each(|number| look_up_name(at, &format!("short-{number}")));
+                seen.go_on.store(true, Ordering::SeqCst);
+            });
+        });
+    };
+    let Some(seen) = mounted_with(Arc::clone(&seen), |_| (), act) else { return };
+    assert_eq!(seen.by_queue.load(Ordering::Relaxed), 100 + HELD);
 }
 
 #[test]

@@ -239,6 +239,10 @@ impl<E: Storage + SnapshotStore> Filesystem for MainServer<E> {
         self.main.init(config)
     }
 
+    fn begin_queue_thread(&self) {
+        warpfire_env::wait_in_rings();
+    }
+
     fn destroy(&mut self) {
         self.main.destroy();
         self.shown.get_mut().take_all().iter().for_each(|server| server.forget_all());
