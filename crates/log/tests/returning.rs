@@ -7,8 +7,9 @@
 mod rig;
 
 use rig::{Client, SHAPES, Shape, assert_append_only, at_each_cut, open};
-use warpfire_log::{LogStore, Stream, WorkFor};
-use warpfire_sim_env::{Fault, OpClass, SimRandom, SimWorld, mix};
+use warpfire_log::{Log, LogStore, Stream, WorkFor};
+use warpfire_pool::Pool;
+use warpfire_sim_env::{Cut, DistinctNumbers, Fault, OpClass, SimRandom, SimWorld, mix};
 use warpfire_units::DeviceIndex;
 
 /// Steps of a session, before and after the device leaves.
@@ -220,6 +221,52 @@ fn the_power_fails_at_each_moment_of_mending() {
 #[test]
 fn a_zoned_device_returns_and_another_one_may_be_lost() {
     every_device_leaves(SHAPES[4], 2);
+}
+
+/// A device fails, some syncs follow without it, and the power fails. The device is back at the next opening,
+/// and another one is not there. Either what the syncs covered is there, or the opening is refused. Returns
+/// whether it was refused.
+fn return_while_another_is_missing(shape: Shape, (away, missing): (usize, usize), seed: u64) -> bool {
+    let world = shape.world(seed);
+    let random = SimRandom::new(mix(seed));
+    let leave = LEAVES[usize::try_from(random.below(6)).expect("an index")];
+    let context = format!("{shape:?}, device {away}, {leave:?}, then without {missing}, seed {seed}");
+    let mut client = Client::new(shape.create(&world).expect("blank devices take a log"));
+    live(&mut client, &random, &context);
+    client.sync().expect("nothing fails yet");
+    world.sims()[away].inject(fault(leave));
+    for _ in 0..1 + random.below(5) {
+        client.step(&random).unwrap_or_else(|e| panic!("{context}: {e}"));
+        client.sync_records().unwrap_or_else(|e| panic!("{context}: {e}"));
+    }
+    let (history, acked) = (client.history, client.acked);
+    drop(client.log);
+    let world = world.cut(&Cut::Seeded(random.below(u64::MAX)));
+    world.sims()[away].heal();
+    let whole = open(&world.fork()).unwrap_or_else(|e| panic!("{context}, all back: {e}"));
+    Client::recovered(whole, &history, acked, &format!("{context}, all back"));
+    world.sims()[missing].inject(Fault::Vanish { after: 0 });
+    let opened = Pool::open(world.devices(), &DistinctNumbers).map_err(|e| e.to_string());
+    match opened.and_then(|(pool, root)| Log::open(pool, &root).map_err(|e| e.to_string())) {
+        Ok(opened) => Client::recovered(opened, &history, acked, &context).check(&context),
+        Err(_) => return true,
+    }
+    false
+}
+
+#[test]
+fn a_device_that_returns_does_not_stand_for_one_that_had_the_last_syncs() {
+    for shape in [Shape { devices: 3, ..SHAPES[1] }, SHAPES[2], Shape { devices: 5, ..SHAPES[2] }] {
+        let mut opened = 0;
+        for seed in 0..40 {
+            for away in 0..shape.devices {
+                let missing =
+                    (away + 1 + usize::try_from(seed).expect("small") % (shape.devices - 1)) % shape.devices;
+                opened += u64::from(!return_while_another_is_missing(shape, (away, missing), seed));
+            }
+        }
+        assert!(opened > 0, "{shape:?}: no pool was opened");
+    }
 }
 
 /// Which ways of leaving end in a session that goes on.

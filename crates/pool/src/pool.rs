@@ -75,8 +75,11 @@ pub(crate) struct Inner {
     /// Whether the devices that were missing at the opening may hold a newer state.
     pub may_be_older: bool,
     pub opening: Opening,
-    /// Segments of a refused group that the missing devices leave without enough columns (`life/covered.rs`).
-    pub uncovered_in_refused: AtomicUsize,
+    /// Devices that were there at the opening, and that the session of the newest root did not write.
+    pub returned: BTreeSet<DeviceIndex>,
+    /// Segments at the end of the log that the missing devices leave without enough columns
+    /// (`life/covered.rs`).
+    pub uncovered_in_tail: AtomicUsize,
     /// The later session that devices prove, or 0.
     pub newer_session: AtomicU32,
     /// Old copies of devices that were found at the opening and left out, by name.

@@ -117,7 +117,7 @@ pub fn find_pool(devices: &[Arc<dyn Device>], wanted: Option<Uuid>) -> Result<Fo
             root.header.pool
         }
         None => {
-            scan.run();
+            scan.run(wanted);
             pool_with_copies(&scan, devices, wanted)?
         }
     };
@@ -179,13 +179,17 @@ struct ScannedDevices<'a> {
 
 /// Finds out which device is which in the table of a root.
 fn place_devices(found: &ScannedDevices<'_>, mut root: RootCopy, source: RootSource) -> FoundPool {
-    let ScannedDevices { devices, labels, scanned, .. } = *found;
+    let ScannedDevices { devices, scanned, .. } = *found;
+    // A label of another device at this index, or of an old copy, says nothing of this pool.
+    let is_current = |label: &&ScannedDevice| label.is_current(&root.table);
+    let labels: Vec<Option<&ScannedDevice>> =
+        found.labels.iter().map(|label| label.as_ref().filter(is_current)).collect();
     let zone_bytes = zone_bytes_of(root.header.zone_blocks);
     let (state, needed) = note_state(devices, scanned, &root);
-    let labelled: BTreeSet<DeviceIndex> = labels.iter().flatten().map(ScannedDevice::index).collect();
+    let labelled: BTreeSet<DeviceIndex> = labels.iter().flatten().map(|label| label.index()).collect();
     let indexes = (0..root.header.device_count).map(DeviceIndex);
     let wanted: BTreeSet<DeviceIndex> = indexes.filter(|index| !labelled.contains(index)).collect();
-    let slots: BTreeSet<usize> = (0..devices.len()).filter(|slot| labels[*slot].is_none()).collect();
+    let slots: BTreeSet<usize> = (0..devices.len()).filter(|slot| found.labels[*slot].is_none()).collect();
     let entry = |index: DeviceIndex| &root.table[usize::from(index.0)];
     let fits = |slot: usize, index: DeviceIndex| {
         devices[slot].info().size_bytes >= u64::from(entry(index).zones) * zone_bytes
@@ -236,11 +240,7 @@ fn place_devices(found: &ScannedDevices<'_>, mut root: RootCopy, source: RootSou
     }
     let found = |(slot, device): (usize, &Arc<dyn Device>)| FoundDevice {
         device: device.clone(),
-        index: match &labels[slot] {
-            // A label can be of a later table than the root.
-            Some(label) => Some(label.index()).filter(|index| usize::from(index.0) < root.table.len()),
-            None => known.get(&slot).copied(),
-        },
+        index: labels[slot].map(|label| label.index()).or_else(|| known.get(&slot).copied()),
         // A device with older roots gets the newest one too.
         has_root: labels[slot].is_some() && source == RootSource::Root,
     };

@@ -1,8 +1,8 @@
 //! The scan of devices for the segments of pools.
 //!
 //! A segment begins at the first block of a zone. Where the zone size is not known, the scan looks at the
-//! multiples of each possible size, largest first, until it has found a copy of a root. The copy names the
-//! size, and the scan then looks at every zone.
+//! multiples of each possible size, largest first, until it has found a copy of a root of the pool. The copy
+//! names the size, and the scan then looks at every zone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,6 +27,9 @@ const WINDOW_BYTES: usize = 1 << 20;
 
 /// Blocks of a device that cannot be read before the scan leaves the device. Each may take seconds.
 const UNREADABLE_MAX: usize = 64;
+
+/// Zones of each smaller size that the scan looks at after it has found a pool.
+const FIRST_ZONES: u64 = 256;
 
 /// A column of a segment on a device: what the header of its first stripe says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,8 +101,8 @@ pub(crate) fn goes_on_from(newer: &RootCopy, older: &RootCopy) -> bool {
 /// A scan of some devices.
 pub(crate) struct Scan<'a> {
     devices: &'a [Arc<dyn Device>],
-    /// Zone sizes of which every zone was looked at.
-    looked_at: Vec<u64>,
+    /// Zone sizes, and how many zones of each were looked at.
+    looked_at: Vec<(u64, u64)>,
     /// By device: blocks that could not be read.
     unreadable: Vec<usize>,
     pub pools: BTreeMap<Uuid, ScannedSegments>,
@@ -111,8 +114,9 @@ impl<'a> Scan<'a> {
         Scan { devices, looked_at: Vec::new(), unreadable, pools: BTreeMap::new() }
     }
 
-    /// Looks at every possible zone size until copies of roots are found, and then at all zones of theirs.
-    pub fn run(&mut self) {
+    /// Looks at the possible zone sizes until the copies of roots of the `wanted` pool are found, or those of
+    /// every pool that shows, and then at all zones of theirs.
+    pub fn run(&mut self, wanted: Option<Uuid>) {
         let info = self.devices.iter().map(|device| device.info());
         let mut sizes: Vec<u64> = info
             .flat_map(|info| match info.zones {
@@ -123,23 +127,33 @@ impl<'a> Scan<'a> {
         sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
         sizes.dedup();
         for zone_bytes in sizes {
-            self.look_at_zones(zone_bytes);
-            let copies = self.pools.values().filter_map(|pool| pool.copy.as_ref());
-            let named: BTreeSet<u32> = copies.map(|copy| copy.header.zone_blocks).collect();
-            if !named.is_empty() {
-                named.into_iter().for_each(|blocks| self.look_at_zones(zone_bytes_of(blocks)));
+            let is_found = match wanted {
+                Some(wanted) => self.pools.get(&wanted).is_some_and(|pool| pool.copy.is_some()),
+                None => !self.pools.is_empty() && self.pools.values().all(|pool| pool.copy.is_some()),
+            };
+            if is_found && wanted.is_some() {
                 return;
             }
+            // A pool that was made later, with smaller zones, may show in its first zones only.
+            self.look_at_first_zones(zone_bytes, if is_found { FIRST_ZONES } else { u64::MAX });
+            let copies = self.pools.values().filter_map(|pool| pool.copy.as_ref());
+            let named: BTreeSet<u32> = copies.map(|copy| copy.header.zone_blocks).collect();
+            named.into_iter().for_each(|blocks| self.look_at_zones(zone_bytes_of(blocks)));
         }
     }
 
     /// Looks at the first block of each zone of this size, and follows the logs that begin there.
     pub fn look_at_zones(&mut self, zone_bytes: u64) {
+        self.look_at_first_zones(zone_bytes, u64::MAX);
+    }
+
+    fn look_at_first_zones(&mut self, zone_bytes: u64, zones_max: u64) {
         let devices = self.devices;
         let looked_at = std::mem::take(&mut self.looked_at);
-        let is_new = |at: u64| !looked_at.iter().any(|size| at.is_multiple_of(*size));
+        let is_new =
+            |at: u64| !looked_at.iter().any(|(size, zones)| at.is_multiple_of(*size) && at / size < *zones);
         let sizes: Vec<u64> = devices.iter().map(|device| device.info().size_bytes).collect();
-        let zones = sizes.iter().max().map_or(0, |bytes| bytes / zone_bytes);
+        let zones = sizes.iter().max().map_or(0, |bytes| bytes / zone_bytes).min(zones_max);
         // The same zone of all devices, so that the devices work at the same time.
         let mut places = (1..zones)
             .map(|zone| zone * zone_bytes)
@@ -172,7 +186,7 @@ impl<'a> Scan<'a> {
         }
         drop(places);
         self.looked_at = looked_at;
-        self.looked_at.push(zone_bytes);
+        self.looked_at.push((zone_bytes, zones_max));
     }
 
     /// Takes the block at the place where a zone may begin.

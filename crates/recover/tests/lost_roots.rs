@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warpfire_env::{Device, Timestamp};
+use warpfire_env::{AlignedBuf, Device, Timestamp};
 use warpfire_format::Uuid;
 use warpfire_log::{Log, LogPos, LogStore, RecoveredLog, Stream};
 use warpfire_pool::{ACTIVE_ZONES_MIN, CreateOptions, Pool};
@@ -274,6 +274,62 @@ fn of_two_devices_with_the_same_columns_the_one_with_all_stripes_is_taken() {
     }
 }
 
+/// The other devices have lost their roots, and the old copy has some.
+#[test]
+fn an_old_copy_with_roots_is_not_taken_for_the_device_without() {
+    let (mut rig, log) = Rig::make(2, 1, 3, false);
+    rig.write(&log, 10);
+    log.checkpoint(b"client", LogPos(1)).expect("a checkpoint");
+    drop(log);
+    let older = rig.world.fork();
+    for _ in 0..2 {
+        let (log, _) = rig.open();
+        rig.write(&log, 10);
+        log.checkpoint(b"client", LogPos(1)).expect("a checkpoint");
+    }
+    (0..3).for_each(|device| rig.lose_roots(device));
+    let newer = rig.world.devices();
+    let found = newest(&[newer[0].clone(), older.devices()[1].clone(), newer[1].clone(), newer[2].clone()]);
+    assert_eq!(indexes(&found), [Some(0), None, Some(1), Some(2)]);
+    rig.compare_found(&found);
+}
+
+/// An older pool had larger zones. Its log is still there.
+#[test]
+fn a_pool_is_found_beside_the_remains_of_an_older_one_with_larger_zones() {
+    const OLDER_ZONE_BYTES: u64 = 1 << 20;
+    let world = SimWorld::of(3, 2, &DeviceSpec::conventional("flash", 64 << 20));
+    let mut pools = Vec::new();
+    let mut first_log_zones = Vec::new();
+    for zone_bytes in [OLDER_ZONE_BYTES, ZONE_BYTES] {
+        let options = CreateOptions { data: 1, parity: 1, zone_bytes: Some(zone_bytes), force: true };
+        let pool = Pool::create(world.devices(), &options, &DistinctNumbers, Timestamp::default());
+        let pool = pool.expect("the devices take a pool");
+        pools.push(pool.uuid());
+        let (log, _) = Log::create(pool).expect("a new log");
+        let mut rig = Rig { world: world.fork(), slices: Vec::new() };
+        rig.write(&log, 2);
+        log.checkpoint(b"client", LogPos(1)).expect("a checkpoint");
+        first_log_zones.extend(world.devices().into_iter().map(|device| {
+            let mut zone = AlignedBuf::zeroed(usize::try_from(zone_bytes).expect("a small zone"));
+            device.read(2 * zone_bytes, &mut zone).expect("the device works");
+            zone
+        }));
+    }
+    let zeroes = vec![0; usize::try_from(2 * ZONE_BYTES).expect("a small zone")];
+    for (device, older) in world.sims().iter().zip(&first_log_zones) {
+        device.poke(0, &zeroes);
+        // As if the log had been in a zone of which the maker of the newer pool clears nothing.
+        device.poke(3 * OLDER_ZONE_BYTES, older);
+    }
+    let found = find_pool(&world.devices(), Some(pools[1])).expect("the newer pool is found");
+    assert_eq!(found.uuid(), pools[1]);
+    match find_pool(&world.devices(), None) {
+        Err(RecoverError::Several { pools: found }) => assert_eq!(found.len(), 2),
+        other => panic!("{:?}", other.map(|found| found.uuid())),
+    }
+}
+
 /// Opens devices for writing although others are away, and writes.
 fn write_without_the_others(rig: &mut Rig, devices: Vec<Arc<dyn Device>>, count: usize, checkpoint: bool) {
     let (pool, root) = Pool::open_degraded(devices, &DistinctNumbers).expect("the half opens");
@@ -320,7 +376,7 @@ fn a_device_that_missed_sessions_is_found_with_the_others() {
         let (mut rig, log) = Rig::make(1, 1, 2, false);
         rig.write(&log, 10);
         drop(log);
-        for _ in 0..3 {
+        for _ in 0..5 {
             let half = rig.without(&[0]);
             write_without_the_others(&mut rig, half, 4, checkpoint);
         }

@@ -50,6 +50,13 @@ pub(super) fn accept(
     let mut segments = saved.clone();
     let mut groups = found.groups;
     let mut damaged = found.damaged;
+    // Missing devices may be why the log ends here: in the last segment with a stripe, or behind it.
+    for past in found.past.iter().rev() {
+        pool.note_tail(&past.descriptor);
+        if !past.starts.is_empty() {
+            break;
+        }
+    }
     let last = groups.pop();
     for group in &groups {
         let facts = GroupFacts { last: false, stripes_read: false, stripes_whole: false };
@@ -76,8 +83,13 @@ pub(super) fn accept(
                     "the last group of the commit log is torn and is left out: its sync had not returned"
                 );
                 // Missing devices may be why it looks torn: then its sync may have returned.
-                let is_new = |d: &&SegmentDescriptor| !segments.contains_key(&d.id);
-                with_last.values().filter(is_new).for_each(|d| pool.note_refused(d));
+                let written = group.edits.iter().filter_map(|edit| match edit {
+                    LogFrame::Grew { segment, .. } => Some(*segment),
+                    _ => None,
+                });
+                let written: BTreeSet<SegmentId> = written.collect();
+                let written = written.iter().filter_map(|id| with_last.get(id));
+                written.for_each(|d| pool.note_tail(d));
                 refused = Some(group.barrier);
             }
         }

@@ -3,8 +3,9 @@
 //! The devices of a pool may be enough by its root, and too few for some of its segments: for those from
 //! before m was raised, for those that have not got back what a device missed, and for all where more than m
 //! devices are missing and not every column was rebuilt. What lies in these segments cannot be read, and the
-//! last group of the commit log may look torn, although its sync has returned. So such a pool is opened for
-//! writing on request only (decision 11); for reading it is opened without a question.
+//! last group of the commit log may look torn, although its sync has returned. The same holds where a device
+//! has returned that did not have the last writes, and one that had them is missing. So such a pool is opened
+//! for writing on request only (decision 11); for reading it is opened without a question.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -37,9 +38,12 @@ impl Pool {
         let adopted = inner.segments.read();
         let uncovered = adopted
             .values()
-            .filter(|s| !inner.covers(&s.columns, &s.lost.lock(), usize::from(s.parity)))
+            .filter(|s| {
+                let is_away = |index| inner.is_missing(index);
+                !inner.covers(&s.columns, &s.lost.lock(), usize::from(s.parity), is_away)
+            })
             .count();
-        let segments = uncovered + inner.uncovered_in_refused.load(Relaxed);
+        let segments = uncovered + inner.uncovered_in_tail.load(Relaxed);
         if segments == 0 {
             return Ok(());
         }
@@ -50,12 +54,14 @@ impl Pool {
         Err(DeviceSetError::Uncovered { missing, segments, offline, old_copies })
     }
 
-    /// Counts a segment that is not adopted, because the group that names it first was refused. If the
-    /// missing devices leave it without enough columns, they may be why the group looks torn.
-    pub fn note_refused(&self, segment: &SegmentDescriptor) {
-        let parity = usize::from(segment.parity);
-        if !self.inner.covers(&segment.columns, &segment.lost, parity) {
-            self.inner.uncovered_in_refused.fetch_add(1, Relaxed);
+    /// Counts a segment at the end of the commit log: one that the last, refused group writes, or one of the
+    /// log itself. If the missing devices leave it without enough columns, they may be why the group looks
+    /// torn, or why the log seems to end. A device that has returned is no better there than a missing one.
+    pub fn note_tail(&self, segment: &SegmentDescriptor) {
+        let inner = &self.inner;
+        let is_old = |index| inner.is_missing(index) || inner.returned.contains(&index);
+        if !inner.covers(&segment.columns, &segment.lost, usize::from(segment.parity), is_old) {
+            inner.uncovered_in_tail.fetch_add(1, Relaxed);
         }
     }
 
@@ -84,11 +90,17 @@ impl Inner {
         matches!(self.devices.state(index), DeviceState::Missing | DeviceState::Offline)
     }
 
-    /// Whether enough columns of a segment are left, or no missing device would bring more.
-    fn covers(&self, columns: &[(DeviceIndex, ZoneIndex)], lost: &[LostColumn], parity: usize) -> bool {
-        let on_missing = |(device, _): &(DeviceIndex, ZoneIndex)| self.is_missing(*device);
+    /// Whether enough columns of a segment are left, or no missing device would bring more. `is_away` says
+    /// which devices have no column.
+    fn covers(
+        &self,
+        columns: &[(DeviceIndex, ZoneIndex)],
+        lost: &[LostColumn],
+        parity: usize,
+        is_away: impl Fn(DeviceIndex) -> bool,
+    ) -> bool {
         let is_lost = |column: u16| lost.iter().any(|lost| lost.column == column);
-        let away = (0u16..).zip(columns).filter(|(n, at)| on_missing(at) || is_lost(*n)).count();
-        away <= parity || !columns.iter().any(on_missing)
+        let away = (0u16..).zip(columns).filter(|(n, (device, _))| is_away(*device) || is_lost(*n)).count();
+        away <= parity || !columns.iter().any(|(device, _)| self.is_missing(*device))
     }
 }

@@ -4,6 +4,7 @@
 //! first root on each of them, and then clears the places where an older pool could have left a root. A crash
 //! leaves the first root on none, some or all of the devices: no pool, or an empty one.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use warpfire_env::{AlignedBuf, Device, DeviceError, Random, Timestamp};
@@ -86,6 +87,7 @@ impl Pool {
             may_be_older: false,
             opening: Opening::Writing,
             old_copies: Vec::new(),
+            returned: BTreeSet::new(),
             table: devices.iter().map(entry).collect(),
         };
         // Roots of an older pool go first, on all devices: otherwise a crash could leave some of them beside
@@ -112,7 +114,7 @@ impl Pool {
         pool.label_all()?;
         // The flush makes the cleared places durable; the roots are durable already.
         for device in &devices {
-            clear_old_root_places(device.as_ref(), zone_bytes)?;
+            clear_old_root_places(device.as_ref())?;
             device.flush()?;
         }
         tracing::info!(pool = %pool.uuid(), devices = devices.len(), zone_bytes, "pool created");
@@ -255,16 +257,27 @@ pub(crate) fn empty_root_zones(device: &dyn Device, zone_bytes: u64) -> Result<(
     Ok(())
 }
 
-/// Clears, on a device that may keep old bytes after a reset, each place in zone 0 and the start of zone 1
-/// where an open would look for a root. Otherwise an open could take a root of an older pool for one of this
-/// pool.
-pub(crate) fn clear_old_root_places(device: &dyn Device, zone_bytes: u64) -> Result<(), PoolError> {
+/// Clears, on a device that may keep old bytes after a reset, each place where zone 1 of an older pool may
+/// have begun. An opening looks at them if it finds no root at the front, and would take the older pool for
+/// this one.
+pub(crate) fn clear_old_root_places(device: &dyn Device) -> Result<(), PoolError> {
     if device.info().zones.is_some() {
         return Ok(());
     }
     let zeroes = AlignedBuf::zeroed(BLOCK_BYTES);
-    for place in possible_zone_bytes(device.info().size_bytes).take_while(|place| *place <= zone_bytes) {
+    let places = || possible_zone_bytes(device.info().size_bytes);
+    for place in places() {
         device.write(place, &zeroes)?;
+    }
+    // Some of them lie in zones that segments take, and are not in use there. Bytes below the zeroes do not
+    // come back.
+    device.flush()?;
+    for place in places() {
+        match device.discard(place, BLOCK_BYTES as u64) {
+            // A discard is advice.
+            Err(DeviceError::Io { .. }) => {}
+            other => other?,
+        }
     }
     Ok(())
 }

@@ -96,7 +96,7 @@ impl Pool {
         // A root of an older pool must not stand beside the first root of this one.
         empty_root_zones(device.as_ref(), inner.zone_bytes())?;
         finish_old_zones(device.as_ref());
-        clear_old_root_places(device.as_ref(), inner.zone_bytes())?;
+        clear_old_root_places(device.as_ref())?;
         device.flush()?;
         let point = inner.next_point(&roots);
         let entry = DeviceEntry {

@@ -48,6 +48,8 @@ pub(crate) struct PoolIdentity {
     pub opening: Opening,
     /// Old copies of devices, by name. The devices themselves are missing.
     pub old_copies: Vec<(DeviceIndex, String)>,
+    /// Devices that are there, and that the session of the newest root did not write.
+    pub returned: BTreeSet<DeviceIndex>,
     pub table: Vec<DeviceEntry>,
 }
 
@@ -211,6 +213,9 @@ impl Pool {
                 (next, random_session(random))
             }
         };
+        let is_offline = |index: &DeviceIndex| table[usize::from(index.0)].state == DeviceUse::Offline;
+        let present = (0u16..).zip(&by_index).filter(|(_, device)| device.is_some());
+        let returned = present.map(|(index, _)| DeviceIndex(index)).filter(is_offline).collect();
         let identity = PoolIdentity {
             uuid: header.pool,
             data: header.data,
@@ -222,6 +227,7 @@ impl Pool {
             may_be_older,
             opening,
             old_copies,
+            returned,
             table: table.clone(),
         };
         let roots = Roots {
@@ -269,8 +275,9 @@ impl Pool {
             may_be_older: i.may_be_older,
             newer_session: AtomicU32::new(0),
             old_copies: i.old_copies,
+            returned: i.returned,
             opening: i.opening,
-            uncovered_in_refused: AtomicUsize::new(0),
+            uncovered_in_tail: AtomicUsize::new(0),
             devices: Devices::new(&i.table, by_index, usize::from(i.parity), i.opening == Opening::Reading),
             // The root's number moves from session to session, and with it the first zone to be written: wear
             // spreads.

@@ -15,7 +15,10 @@
 //!    `ensure_epoch_is_durable`).
 //! 6. The lives of devices in a root count all sessions before, and this one up to the root (`Devices::life`;
 //!    test `a_device_s_life_goes_on_from_session_to_session`).
-//! 7. When a flush or a root returns, a root is durable that names as offline each device that is lost
+//! 7. The first root of a session is on every device that takes writes. So each device proves that the
+//!    session wrote it, and an older copy of any device is known as one (`append_root_wanting`; test
+//!    `an_old_copy_of_any_device_of_a_large_pool_is_left_out`).
+//! 8. When a flush or a root returns, a root is durable that names as offline each device that is lost
 //!    (`record_losses`).
 //!
 //! ```text
@@ -42,7 +45,8 @@ use crate::pool::{Inner, Pool};
 /// Most roots in one zone before the other zone is used. It limits the headers that an open reads.
 const RECORDS_MAX: u32 = 64;
 
-/// Devices that get a copy of each root, if the pool has so many; m+1 if that is more.
+/// Devices that get a copy of each root, if the pool has so many; m+1 if that is more. The first root of a
+/// session goes to all.
 const COPIES: usize = 8;
 
 /// The newest root, as `Pool::open` returns it.
@@ -232,6 +236,8 @@ impl Inner {
         is_inherited: bool,
         copies: usize,
     ) -> Result<(), PoolError> {
+        let is_first = !roots.holds.contains(&true);
+        let copies = if is_first { DEVICES_MAX } else { copies };
         // Ends: each further round has fewer devices.
         loop {
             // Before the table of the root is made: a device that is lost later counts as not recorded.

@@ -71,6 +71,17 @@ fn an_old_copy_of_a_device_is_not_used_and_the_device_is_missing() {
     [first, second, third].iter().for_each(|w| assert_reads(&pool, w));
 }
 
+/// Later roots of a session are on eight devices only.
+#[test]
+fn an_old_copy_of_any_device_of_a_large_pool_is_left_out() {
+    let (world, copies, _) = two_sessions(2, 12, 4, 2);
+    for old in 0..12 {
+        let (pool, root) = Pool::open_for_reading(with_copies(&world, &copies, &[old])).unwrap();
+        assert_eq!(root.payload, b"second");
+        assert!(pool.status().devices[old].old_copy.is_some(), "device {old}");
+    }
+}
+
 #[test]
 fn a_pool_with_too_many_old_copies_is_refused_and_names_them() {
     let (world, copies, [first, _]) = two_sessions(2, 4, 2, 2);

@@ -125,6 +125,27 @@ fn devices_that_have_lost_their_roots_are_told_from_blank_ones() {
     }
 }
 
+/// Its roots are lost, and the place where zone 1 of the older pool began is not among them.
+#[test]
+fn a_device_of_a_pool_with_smaller_zones_than_before_is_not_taken_for_one_of_the_older_pool() {
+    let world = SimWorld::of(461, 2, &DeviceSpec::conventional("flash", 64 << 20));
+    let mut options = CreateOptions { data: 1, parity: 1, zone_bytes: Some(4 << 20), force: true };
+    let older = create(&world, &options).unwrap();
+    for n in 0..3 {
+        older.write_root(format!("older {n}").as_bytes()).unwrap();
+    }
+    drop(older);
+    options.zone_bytes = Some(crate::rig::ZONE_BYTES);
+    let newer = create(&world, &options).unwrap();
+    newer.write_root(b"newer").unwrap();
+    drop(newer);
+    let zeroes = vec![0; usize::try_from(2 * crate::rig::ZONE_BYTES).unwrap()];
+    world.sims()[1].poke(0, &zeroes);
+    let (pool, root) = open(world.devices()).unwrap();
+    assert_eq!(root.payload, b"newer");
+    assert_eq!(pool.status().lost(), 1);
+}
+
 #[test]
 fn a_device_that_was_away_joins_again_and_its_columns_are_reconstructed() {
     let (world, pool) = world(47, 4, 2, 1);
@@ -378,8 +399,8 @@ fn columns_that_missed_writes_count_with_those_of_missing_devices() {
     // names.
     let pool = Pool::open(others(), &DistinctNumbers).unwrap().0;
     pool.adopt(&written.descriptor).unwrap();
-    pool.note_refused(&written.descriptor);
+    pool.note_tail(&written.descriptor);
     assert_eq!(pool.refuse_uncovered(), Ok(()));
-    pool.note_refused(&descriptor);
+    pool.note_tail(&descriptor);
     assert!(matches!(pool.refuse_uncovered(), Err(DeviceSetError::Uncovered { segments: 1, .. })));
 }
