@@ -96,6 +96,8 @@ impl OpenPool {
         let OpenMode { atime, read_only, memory, cache_files, .. } = mode;
         let options = FsOptions { atime, read_only, memory, keeps_files: cache_files };
         let fs = Fs::open(engine, Arc::new(SystemClock), options)?;
+        // A command that is short would end before the upkeep does it. What fails is tried again there.
+        drop(fs.forget_volumes());
         let has_background = mode.background == Background::Threads;
         Ok(OpenPool { fs: Arc::new(fs), has_background, pool })
     }

@@ -46,6 +46,10 @@ impl Warpfire {
         self.sync()?;
         let engine = self.fs().engine();
         engine.reclaim_all()?;
+        // Without the last version of a removed clone, its origin keeps nothing for it.
+        if self.fs().forget_volumes()? {
+            engine.reclaim_all()?;
+        }
         // Segments that were emptied become free at a sync.
         self.sync()?;
         if progress(&TrimReport::default()).is_break() {

@@ -163,8 +163,9 @@ impl Warpfire {
                 // it.
                 let is_paused = wishes.now().is_paused;
                 drop(lost.watch(&of_pool, is_paused, now_nanos));
-                // The last reader of a former origin may have ended. Without one this looks at nothing.
-                drop(of_pool.fs.forget_origins());
+                // The last reader of a former origin may have ended, or compaction may have dropped the last
+                // version of a removed volume.
+                drop(of_pool.fs.forget_volumes());
                 if !is_paused {
                     of_pool.fs.engine().look_for_quiet();
                 }

@@ -81,7 +81,7 @@ const LIVES: [&[Step]; 6] = [
         (|fs| fs.engine().flush().expect("flushed"), false),
         (|fs| order(fs, &VolumeOrder::Delete { door: b"/try" }), true),
         (|fs| _ = fs.engine().background_step(), false),
-        (|fs| fs.forget_volumes().expect("forgotten"), false),
+        (|fs| _ = fs.forget_volumes().expect("forgotten"), false),
         (|fs| put(fs, b"/two", b"late", b"in the other"), false),
     ],
     // A clone of a snapshot, and the snapshot goes.
@@ -109,7 +109,7 @@ const LIVES: [&[Step]; 6] = [
         ),
         (|fs| order(fs, &VolumeOrder::Delete { door: b"/work/moved" }), true),
         (|fs| while fs.engine().background_step().expect("a step") {}, false),
-        (|fs| fs.forget_volumes().expect("forgotten"), false),
+        (|fs| _ = fs.forget_volumes().expect("forgotten"), false),
     ],
     // A clone that is detached: at first not to its end, then with a snapshot from before, which goes.
     &[

@@ -466,7 +466,7 @@ fn a_power_cut_leaves_each_volume_whole_or_absent() {
                             .into_iter()
                             .for_each(|(name, now)| note(&mut moments, &name, now));
                     }
-                    8 => fs.forget_volumes().unwrap(),
+                    8 => _ = fs.forget_volumes().unwrap(),
                     9 if !known.is_empty() => {
                         let name = known.keys().nth(draw.below(known.len() as u64) as usize).unwrap();
                         let door = [b"/", &name[..]].concat();

@@ -71,21 +71,23 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     }
 
     /// Removes the records of removed volumes that nobody reads and of which nothing is left, and takes the
-    /// origins out of the records of detached clones that nobody needs.
+    /// origins out of the records of detached clones that nobody needs. Until then they keep versions of
+    /// their origins. Returns whether a volume has gone. Without a removed volume this looks at nothing.
     ///
     /// # Errors
     /// `ReadOnly`; `Damaged`.
-    pub fn forget_volumes(&self) -> Result<(), FsError> {
+    pub fn forget_volumes(&self) -> Result<bool, FsError> {
         if self.options.read_only {
-            return Ok(());
+            return Ok(false);
         }
         self.forget_origins()?;
         let _guard = self.enter_unrecorded();
-        for domain in self.engine.unneeded_domains()? {
+        let unneeded = self.engine.unneeded_domains()?;
+        for domain in &unneeded {
             let mut batch = Batch::new();
-            batch.delete(&Key::Volume(VolumeId(u32::from_be_bytes(domain))).encode());
-            self.engine.forget_domain(domain, &batch)?;
+            batch.delete(&Key::Volume(VolumeId(u32::from_be_bytes(*domain))).encode());
+            self.engine.forget_domain(*domain, &batch)?;
         }
-        Ok(())
+        Ok(!unneeded.is_empty())
     }
 }
