@@ -55,7 +55,10 @@ pub struct Location {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LastLink {
     Followed,
+    /// With a slash behind it the link stands for the directory that it leads to.
     Kept,
+    /// The link stands for itself, with a slash behind it too.
+    KeptBeforeSlash,
 }
 
 /// A path on the command line: inside a pool or local.
@@ -245,6 +248,15 @@ impl Location {
         Location::parse_as(argument, LastLink::Followed)
     }
 
+    /// As [`parse`](Location::parse), for commands that remove or move the name itself: a link with a slash
+    /// behind it stays too. [`Tree::check_slash`](crate::tree::Tree::check_slash) refuses it.
+    ///
+    /// # Errors
+    /// As `parse`.
+    pub fn parse_name(argument: &OsStr) -> Result<Location, Failure> {
+        Location::parse_as(argument, LastLink::KeptBeforeSlash)
+    }
+
     /// As [`parse`](Location::parse), for commands that only read: there the name of a pool alone is its
     /// root.
     ///
@@ -284,7 +296,11 @@ impl Location {
             };
         };
         let below = resolved.strip_prefix(&mountpoint).expect("the path is below the mountpoint");
-        let path = Path::new("/").join(below);
+        let mut path = Path::new("/").join(below);
+        if names_directory(local) {
+            // The slash stays.
+            path.push("");
+        }
         Ok(Some(Location {
             pool: PoolName(PoolPlace::Around(mountpoint)),
             path,
@@ -333,6 +349,13 @@ impl Location {
     }
 }
 
+/// Whether a path can only name a directory: it ends with a slash, or with a slash and a dot.
+#[must_use]
+pub fn names_directory(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    bytes.ends_with(b"/") || bytes.ends_with(b"/.")
+}
+
 /// The directory of the mounted pool that a local path leads into, by its name; `None` if it leads into none.
 #[must_use]
 pub fn mountpoint_of(local: &Path) -> Option<PathBuf> {
@@ -346,8 +369,7 @@ fn whole_at(mountpoint: &Path) -> Option<(u32, u32)> {
 
 /// The whole path that a local path leads to, without links. The file need not exist, but its directory.
 fn resolved(local: &Path, last: LastLink) -> Option<PathBuf> {
-    let is_directory = local.as_os_str().as_bytes().ends_with(b"/");
-    if last == LastLink::Kept && !is_directory {
+    if last == LastLink::KeptBeforeSlash || last == LastLink::Kept && !names_directory(local) {
         return resolved_to_name(local);
     }
     match local.canonicalize() {

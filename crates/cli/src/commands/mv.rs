@@ -46,8 +46,9 @@ pub struct Args {
 
 /// Moves the files.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let destination = Location::parse(&args.destination)?;
-    let sources = Location::parse_all(&args.sources, Location::parse)?;
+    let parse = if args.exchange { Location::parse_name } else { Location::parse };
+    let destination = parse(&args.destination)?;
+    let sources = Location::parse_all(&args.sources, Location::parse_name)?;
     if let Some(other) = sources.iter().find(|source| !source.pool.is_same(&destination.pool)) {
         return Err(Failure::usage(format_args!("{} is in another pool", shown(&other.path)))
             .hint("copy it with 'warpfire cp -r', then remove it with 'warpfire rm -r'"));
@@ -74,6 +75,9 @@ impl Args {
         let (tally, kept) = (Tally::default(), Tally::default());
         if self.exchange {
             let path = &sources.first().expect("a source is named").path;
+            for path in [path, &destination.path] {
+                fs.check_slash(path, |path| tx.symlink_metadata(path))?;
+            }
             let swapped = tx.exchange(path, &destination.path).map_err(|error| error.at(path));
             if tally.take(swapped)?.is_some() {
                 // Both names have another file now.
@@ -103,6 +107,7 @@ impl Args {
         to: &Path,
     ) -> Result<bool, Failure> {
         let failed = |error: TreeError| error.at(from);
+        fs.check_slash(from, |path| tx.symlink_metadata(path))?;
         let metadata = tx.symlink_metadata(from).map_err(failed)?;
         if let Ok(there) = tx.symlink_metadata(to)
             && there.ino == metadata.ino

@@ -43,7 +43,7 @@ pub struct Args {
 
 /// Removes each file.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let locations = Location::parse_all(&args.locations, Location::parse)?;
+    let locations = Location::parse_all(&args.locations, Location::parse_name)?;
     let tally = Tally::default();
     let line = WorkLine::start();
     let (mut removed, mut total) = (0_u64, 0_u64);
@@ -103,6 +103,7 @@ fn remove(
     args: &Args,
     progress: impl FnMut(),
 ) -> Result<(), Failure> {
+    fs.check_slash(path, |path| fs.symlink_metadata(path))?;
     let removed = match fs.symlink_metadata(path) {
         Ok(metadata) if !metadata.is_dir() => fs.remove_file(path),
         Ok(_) if args.recursive => fs.remove_dir_all(path, progress),

@@ -18,6 +18,8 @@ use rustix::io::Errno;
 use warpfire::{Dir, ErrorKind, FileType, OpenOptions, Snapshot, SnapshotEngine, Warpfire};
 use warpfire_terminal::{Failure, shown};
 
+use crate::location::names_directory;
+
 pub use attributes::{Attributes, NewAttributes, NewTime};
 pub use error::{TreeError, TreeResult, below, of_mount};
 pub use mounted::{MountedTree, open_in};
@@ -274,6 +276,36 @@ impl Tree {
             }
             Tree::Mounted(files) => files.set_symlink(path, set).map_err(|errno| files.error(errno)),
         }
+    }
+
+    /// Refuses a path with a slash at its end if the name before the slash is no directory, but a link or a
+    /// file. The calls that remove and move names follow such a link, and the system's programs do not. `look`
+    /// reads attributes without following.
+    pub fn check_slash(
+        &self,
+        path: &Path,
+        look: impl Fn(&Path) -> TreeResult<Attributes>,
+    ) -> Result<(), Failure> {
+        if !names_directory(path) {
+            return Ok(());
+        }
+        // The path of the components has no slash at its end.
+        match look(path.components().as_path()) {
+            Ok(there) if there.is_symlink() => Err(self
+                .not_a_directory(path)
+                .hint("it is a symbolic link; name it without the slash, or name the directory itself")),
+            Ok(there) if !there.is_dir() => Err(self.not_a_directory(path)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The failure of a command that needs a directory where there is none.
+    pub fn not_a_directory(&self, path: &Path) -> Failure {
+        let path = match self {
+            Tree::Mounted(files) if files.is_plain() => &below(files.mountpoint(), path),
+            _ => path,
+        };
+        Failure::local_as(path, &Errno::NOTDIR.into(), "not a directory")
     }
 
     /// The name of a file in messages.

@@ -29,6 +29,7 @@ mod salvage;
 mod scan;
 mod scrub;
 mod server;
+mod slash;
 mod slices;
 mod snapshots;
 mod status;
