@@ -25,10 +25,12 @@ fn kind(outcome: Result<FileDevice, OpenError>) -> ErrorKind {
 fn a_second_opener_is_refused_until_the_first_is_gone() {
     let (_dir, path) = place();
     let first = FileDevice::create(&path, 1 << 20).unwrap();
+    assert!(FileDevice::is_in_use(&path));
     let refused = FileDevice::open(&path).unwrap_err();
     assert!(matches!(&refused, OpenError::InUse { path: named } if *named == path), "{refused}");
     assert_eq!(refused.to_string(), format!("{}: in use by another process", path.display()));
     drop(first);
+    assert!(!FileDevice::is_in_use(&path));
     FileDevice::open(&path).unwrap();
 }
 

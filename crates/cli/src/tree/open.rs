@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use warpfire::{ErrorKind, Pool, PoolOptions, device_label};
+use warpfire_env::FileDevice;
 use warpfire_terminal::{Exit, Failure, shown};
 
 use super::Tree;
@@ -36,6 +37,13 @@ fn open_as(options: &PoolOptions, name: &PoolName) -> Result<Tree, Failure> {
         return opened.map(Tree::Mounted).map_err(|errno| not_opened(errno, &mountpoint));
     }
     let devices = name.devices()?;
+    // An open waits for a process that has just ended. The server of a mount goes on: it is asked first.
+    if !mounted_pools().is_empty()
+        && devices.iter().any(|device| FileDevice::is_in_use(device))
+        && let Some(mounted) = Users::of(&devices).mounted_tree()
+    {
+        return mounted.map(Tree::Mounted);
+    }
     match as_asked(options).open(&devices) {
         Ok(pool) => {
             warn_if_degraded(&pool);
@@ -140,16 +148,20 @@ impl Users {
         users
     }
 
-    /// The files of the pool through one of its mounts.
-    fn through_mount(&self, error: &warpfire::Error) -> Result<MountedTree, Failure> {
-        for mount in self.mounts.iter().filter(|mount| mount.shows_all) {
+    /// The files of the pool through one of its mounts; `None` if no mount of it shows them.
+    fn mounted_tree(&self) -> Option<Result<MountedTree, Failure>> {
+        self.mounts.iter().filter(|mount| mount.shows_all).find_map(|mount| {
             match MountedTree::open(&mount.mountpoint, false) {
-                Ok(tree) if is_pool_at(mount, &tree) => return Ok(tree),
-                Err(Errno::ACCESS | Errno::PERM) => return Err(not_admitted(&mount.mountpoint)),
-                _ => {}
+                Ok(tree) if is_pool_at(mount, &tree) => Some(Ok(tree)),
+                Err(Errno::ACCESS | Errno::PERM) => Some(Err(not_admitted(&mount.mountpoint))),
+                _ => None,
             }
-        }
-        Err(self.refusal(error))
+        })
+    }
+
+    /// As [`mounted_tree`](Users::mounted_tree). Without one, the failure of the open says why.
+    fn through_mount(&self, error: &warpfire::Error) -> Result<MountedTree, Failure> {
+        self.mounted_tree().unwrap_or_else(|| Err(self.refusal(error)))
     }
 
     /// Names the processes that have the pool open, as far as they are known.

@@ -142,6 +142,12 @@ impl FileDevice {
         Self::open_with(path, Opening::ToLook)
     }
 
+    /// Whether another process has it open for writing now. Does not wait, as the calls that open it do.
+    #[must_use]
+    pub fn is_in_use(path: &Path) -> bool {
+        matches!(Self::open_with(path, Opening::ForReading), Err(OpenError::InUse { .. }))
+    }
+
     fn open_patiently(path: &Path, opening: Opening) -> Result<FileDevice, OpenError> {
         for _ in 0..LINGER_MAX.as_millis() / LINGER_STEP.as_millis() {
             match Self::open_with(path, opening) {
