@@ -1,10 +1,14 @@
 //! Changes of paths: of a transaction, or between snapshots.
 
+use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::path::Path;
 
 use serde::Serialize;
 use warpfire_mount::{Aspect, Attr, ChangeKind, FileKind, PathChange};
-use warpfire_terminal::{Failure, JsonLines, Lines, Size, grouped, is_json, path_bytes, path_text};
+use warpfire_terminal::{
+    Failure, JsonLines, Lines, Size, grouped, is_json, name_for_stdout, path_bytes, path_text,
+};
 
 use super::Rfc3339;
 
@@ -39,7 +43,7 @@ impl ChangeLines {
         self.has_any = true;
         match &mut self.list {
             Some(list) => list.add(&ChangeOutput::from(change)),
-            None => self.lines.add(&[line(change).as_bytes()]),
+            None => self.lines.add(&[&line(change, name_for_stdout)]),
         }
     }
 
@@ -80,33 +84,41 @@ fn kind(kind: FileKind) -> &'static str {
     }
 }
 
-fn line(change: &PathChange) -> String {
-    let (word, path) = (word(&change.kind), change.path.display());
-    let place = match &change.kind {
-        ChangeKind::Renamed(from) => format!("{} -> {path}", from.display()),
-        _ => path.to_string(),
-    };
+/// A name as it is printed: as on a terminal, or its bytes.
+type Show = fn(&OsStr) -> Cow<'_, [u8]>;
+
+fn line(change: &PathChange, show: Show) -> Vec<u8> {
+    let path = show(change.path.as_os_str());
+    let mut line = format!("{:<8} ", word(&change.kind)).into_bytes();
+    if let ChangeKind::Renamed(from) = &change.kind {
+        line.extend_from_slice(&show(from.as_os_str()));
+        line.extend_from_slice(b" -> ");
+    }
+    line.extend_from_slice(&path);
     let mut details = Vec::new();
     if let ChangeKind::Linked(Some(other)) = &change.kind {
-        details.push(format!("another name of {}", other.display()));
+        details.push([b"another name of ", &*show(other.as_os_str())].concat());
     }
     if let (None, Some(file)) | (Some(file), None) = (&change.before, &change.after) {
-        details.push(kind(file.kind).to_owned());
+        details.push(kind(file.kind).into());
         if file.kind == FileKind::Regular {
-            details.push(Size(file.size_bytes).to_string());
+            details.push(Size(file.size_bytes).to_string().into());
         }
     }
     if let (Some(before), Some(after)) = (&change.before, &change.after) {
-        details.extend(change.aspects().iter().map(|aspect| differs(change, *aspect, before, after)));
+        details.extend(change.aspects().iter().map(|aspect| differs(change, *aspect, before, after, show)));
     }
-    let details = if details.is_empty() { String::new() } else { format!("  ({})", details.join(", ")) };
-    format!("{word:<8} {place}{details}\n")
+    if !details.is_empty() {
+        line.extend_from_slice(&[b"  (", &*details.join(&b", "[..]), b")"].concat());
+    }
+    line.push(b'\n');
+    line
 }
 
 /// One difference in words.
-fn differs(change: &PathChange, aspect: Aspect, before: &Attr, after: &Attr) -> String {
+fn differs(change: &PathChange, aspect: Aspect, before: &Attr, after: &Attr, show: Show) -> Vec<u8> {
     let data = &change.data;
-    match aspect {
+    let text = match aspect {
         Aspect::Data => {
             let bytes = if data.bytes == 1 { "byte" } else { "bytes" };
             match (&data.ranges[..], data.count) {
@@ -121,11 +133,12 @@ fn differs(change: &PathChange, aspect: Aspect, before: &Attr, after: &Attr) -> 
         Aspect::AccessTime => "access time".to_owned(),
         Aspect::Xattrs => {
             let (count, names) = &change.xattrs;
-            let names: Vec<String> = names.iter().map(|name| Path::new(name).display().to_string()).collect();
-            let more = if *count > names.len() as u64 { " ..." } else { "" };
-            format!("attributes {}{more}", names.join(" "))
+            let more = if *count > names.len() as u64 { &b" ..."[..] } else { b"" };
+            let names: Vec<_> = names.iter().map(|name| show(Path::new(name).as_os_str())).collect();
+            return [b"attributes ", &*names.join(&b" "[..]), more].concat();
         }
-    }
+    };
+    text.into()
 }
 
 fn aspect(aspect: Aspect) -> &'static str {

@@ -39,3 +39,18 @@ fn long_work_shows_its_progress_on_a_terminal_and_nowhere_else() {
         assert!(ran.code == 0 && !ran.stderr.contains(['\r', '\u{1b}']), "{words}: {:?}", ran.stderr);
     }
 }
+
+#[test]
+fn differences_quote_names_on_a_terminal_and_print_their_bytes_elsewhere() {
+    let fixture = Fixture::pool(1, 1, 0, 32);
+    fixture.run(["touch", "pool:/old\u{1b}[2J"]).succeeded();
+    fixture.run(["snapshot", "create", "pool", "monday"]).succeeded();
+    fixture.run(["touch", "pool:/a\ndeleted  b"]).succeeded();
+    fixture.run(["mv", "pool:/old\u{1b}[2J", "pool:/it's"]).succeeded();
+    let shown = on_terminal(&fixture, "snapshot diff pool monday");
+    assert_eq!(shown.lines().count(), 3, "one of the root, and one of each name: {shown:?}");
+    assert!(!shown.contains('\u{1b}') && shown.contains("$'/a\\ndeleted  b'"), "{shown:?}");
+    assert!(shown.contains("$'/old\\033[2J' -> $'/it\\'s'"), "{shown:?}");
+    let plain = fixture.run(["snapshot", "diff", "pool", "monday"]).succeeded();
+    assert!(plain.contains("/a\ndeleted  b") && plain.contains("/old\u{1b}[2J -> /it's"), "{plain:?}");
+}
