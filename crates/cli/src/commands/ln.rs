@@ -8,7 +8,7 @@ use warpfire_terminal::{Failure, shown};
 
 use super::tally::Tally;
 use super::targets::Targets;
-use crate::location::{Location, PathArgument};
+use crate::location::{Location, PathArgument, names_directory};
 use crate::tree::{self, TransactionTree, Tree, TreeError};
 
 const EXAMPLES: &str = "\
@@ -117,6 +117,9 @@ impl Args {
 
     fn link(&self, fs: &Tree, tx: &TransactionTree, target: &Path, name: &Path) -> Result<(), Failure> {
         let failed = |error: TreeError| error.at(name);
+        if names_directory(name) {
+            return Err(fs.not_a_directory(name));
+        }
         if self.force
             && let Ok(there) = tx.symlink_metadata(name)
         {

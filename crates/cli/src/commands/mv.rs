@@ -7,7 +7,7 @@ use warpfire_terminal::{Failure, shown};
 
 use super::tally::Tally;
 use super::targets::Targets;
-use crate::location::Location;
+use crate::location::{Location, names_directory};
 use crate::tree::{self, TransactionTree, Tree, TreeError};
 
 const EXAMPLES: &str = "\
@@ -109,6 +109,9 @@ impl Args {
         let failed = |error: TreeError| error.at(from);
         fs.check_slash(from, |path| tx.symlink_metadata(path))?;
         let metadata = tx.symlink_metadata(from).map_err(failed)?;
+        if names_directory(to) && !metadata.is_dir() {
+            return Err(fs.not_a_directory(to));
+        }
         if let Ok(there) = tx.symlink_metadata(to)
             && there.ino == metadata.ino
         {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use warpfire_terminal::{Failure, Size};
 
 use super::tally::Tally;
-use crate::location::Location;
+use crate::location::{Location, names_directory};
 use crate::tree::{self, Tree};
 
 const EXAMPLES: &str = "\
@@ -81,6 +81,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 impl Args {
     fn truncate(&self, fs: &Tree, Location { path, .. }: &Location) -> Result<(), Failure> {
+        if names_directory(path) {
+            fs.metadata(path).map_err(|error| error.at(path))?;
+        }
         let file = match fs.open_to_write(path, !self.no_create) {
             Err(error) if self.no_create && error.is_not_found() => return Ok(()),
             other => other.map_err(|error| error.at(path))?,

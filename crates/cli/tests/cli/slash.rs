@@ -70,3 +70,45 @@ fn rm_and_mv_refuse_a_link_with_a_slash_and_lose_nothing() {
         assert_eq!(pool.0.run(["ls", "mnt"]).succeeded(), "f\n");
     }
 }
+
+#[test]
+fn a_new_name_with_a_slash_is_that_of_a_directory() {
+    let check = |fixture: &Fixture, place: &str| {
+        let at = |name: &str| format!("{place}{name}");
+        let before = everything(fixture, place);
+        for words in [
+            ["cp", "k", &at("new/")],
+            ["cp", &at("f"), &at("new/")],
+            ["cp", "-", &at("new/")],
+            ["mv", &at("f"), &at("new/")],
+            ["ln", &at("f"), &at("new/")],
+            ["truncate", "-s1", &at("new/")],
+            ["touch", "-m", &at("new/")],
+        ] {
+            let said = fixture.run(words).failed(1);
+            assert!(said.contains("new/: ") || said.contains("new: "), "{words:?}: {said}");
+        }
+        let whole = at("new/");
+        for words in [
+            &["slice", "concat", &at("f"), &at("f"), &whole][..],
+            &["slice", "paste", &at("f"), &whole],
+            &["slice", "cut", &at("f"), &whole],
+            &["slice", "shuffle", &at("f"), &whole],
+        ] {
+            assert!(fixture.run(words).failed(1).contains("slash at its end"), "{words:?}");
+        }
+        assert_eq!(everything(fixture, place), before);
+        // A directory may get such a name.
+        fixture.run(["mv", &at("d"), &at("new/")]).succeeded();
+        fixture.run(["mv", &at("new/"), &at("d/")]).succeeded();
+        assert_eq!(everything(fixture, place), before);
+    };
+    let fixture = small_tree();
+    check(&fixture, "pool:/");
+    fixture.run(["cp", "-r", "pool:/d", "pool:/copy/"]).succeeded();
+    fixture.run(["rm", "-r", "pool:/copy/"]).succeeded();
+    if can_mount() {
+        let pool = MountedFixture::of(fixture);
+        places_mounted().into_iter().for_each(|place| check(&pool.0, place));
+    }
+}

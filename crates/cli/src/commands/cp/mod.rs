@@ -19,7 +19,7 @@ use self::pools::Pools;
 use self::to_local::LocalSink;
 use self::to_pool::PoolSink;
 use super::tx;
-use crate::location::{Location, PathArgument};
+use crate::location::{Location, PathArgument, names_directory};
 use crate::progress::CopySummary;
 use crate::tree::{self, MountedTree, Tree};
 
@@ -313,12 +313,36 @@ fn into_pool(
     atomic: bool,
 ) -> Result<(), Failure> {
     let pools = Pools::into(&destination.pool, sources, job.options.dry_run)?;
+    check_slash(sources, &pools, destination)?;
     let is_atomic = atomic && !job.options.dry_run;
     match pools.of(&destination.pool) {
         Tree::Open(fs) => into_open_pool(job, sources, &pools, fs, destination, is_atomic)?,
         Tree::Mounted(mount) => into_mounted_pool(job, sources, &pools, mount, destination, is_atomic)?,
     }
     pools.close()
+}
+
+/// Refuses a destination with a slash at its end where no directory is, for a source that is none either.
+fn check_slash(sources: &[Source], pools: &Pools<'_>, destination: &Location) -> Result<(), Failure> {
+    let (fs, path) = (pools.of(&destination.pool), &destination.path);
+    let [source] = sources else { return Ok(()) };
+    let is_directory = match source {
+        Source::Stdin => false,
+        // The copy reports a source that is not there.
+        Source::Local(source) => source.symlink_metadata().map_or(true, |there| there.is_dir()),
+        Source::Pool(Location { pool, path, .. }) => {
+            pools.of(pool).symlink_metadata(path).map_or(true, |there| there.is_dir())
+        }
+        Source::Archive(_) => true,
+    };
+    if is_directory || !names_directory(path) {
+        return Ok(());
+    }
+    match fs.metadata(path) {
+        Ok(there) if there.is_dir() => Ok(()),
+        Err(error) if !error.is_not_found() => Err(error.at(path)),
+        _ => Err(fs.not_a_directory(path)),
+    }
 }
 
 fn into_open_pool(

@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use serde::Serialize;
 
 use super::confirmation::confirm;
 use super::tx::transact;
-use crate::location::{PathArgument, PoolName};
+use crate::location::{PathArgument, PoolName, names_directory};
 use crate::tree::{self, MountedTree, Tree};
 
 mod mounted_files;
@@ -228,6 +229,16 @@ fn path_of(file: &OsString) -> PathBuf {
     }
 }
 
+/// The path of a file to write.
+fn path_to_write(file: &OsString) -> Result<PathBuf, Failure> {
+    let path = path_of(file);
+    if names_directory(&path) {
+        let words = "a name with a slash at its end is that of a directory, and a file is needed";
+        return Err(Failure::local_as(&path, &Errno::ISDIR.into(), words));
+    }
+    Ok(path)
+}
+
 impl RangeArgs {
     /// The range, clipped to the end of the file.
     fn resolve(&self, backend: &impl SliceBackend) -> Result<FileRange, Failure> {
@@ -285,7 +296,7 @@ impl SliceCommand {
             SliceCommand::Cut { part, target, .. } => {
                 let part = part.resolve(backend)?;
                 if let Some(target) = target {
-                    let target = path_of(target);
+                    let target = path_to_write(target)?;
                     if target == part.path {
                         return Err(Failure::usage("a range can only be cut into another file")
                             .hint("name another TARGET, or none to remove the range"));
@@ -302,7 +313,7 @@ impl SliceCommand {
                     (None, Some(at)) => PastePosition::Between(at.0),
                     (None, None) => PastePosition::End,
                 };
-                backend.paste(&part, &path_of(target), position)?;
+                backend.paste(&part, &path_to_write(target)?, position)?;
                 done("pasted", &[part])
             }
             SliceCommand::Concat { sources, target } => {
@@ -311,7 +322,7 @@ impl SliceCommand {
                     Ok(FileRange { range: 0..backend.len(&path)?, path })
                 };
                 let parts = sources.iter().map(whole).collect::<Result<Vec<_>, Failure>>()?;
-                backend.assemble(&parts, &path_of(target))?;
+                backend.assemble(&parts, &path_to_write(target)?)?;
                 done("joined", &parts)
             }
             SliceCommand::Shuffle { source, target, size, seed } => {
@@ -319,7 +330,7 @@ impl SliceCommand {
                 let ranges = shuffled(backend.len(&path)?, size.0, *seed)?;
                 let parts: Vec<FileRange> =
                     ranges.into_iter().map(|range| FileRange { path: path.clone(), range }).collect();
-                backend.assemble(&parts, &path_of(target))?;
+                backend.assemble(&parts, &path_to_write(target)?)?;
                 done("shuffled", &parts)
             }
         }
