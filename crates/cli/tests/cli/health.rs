@@ -113,3 +113,19 @@ fn lost_bytes_are_remembered_with_the_file_until_it_is_removed() {
     assert!(ran.code <= 1, "nothing needs the damaged block: {}{}", ran.stdout, ran.stderr);
     assert_eq!(verdict(&fixture), ("good".to_owned(), 0));
 }
+
+#[test]
+fn a_pool_that_cannot_be_opened_is_lost_to_a_monitor() {
+    let fixture = filled(2, 1);
+    std::fs::create_dir(fixture.path("bare")).expect("a new directory");
+    fixture.local("blank.img", vec![0; 32 << 20]);
+    for (pool, reason) in
+        [("nowhere", "no such image"), ("bare", "has no *.img file"), ("blank.img", "no pool found")]
+    {
+        let ran = fixture.run(["status", "--check", pool]);
+        assert!(ran.stderr.contains(reason) && ran.stdout.is_empty(), "{pool}: {}", ran.stderr);
+        assert_eq!(ran.code, 2, "{pool}: {}", ran.stderr);
+    }
+    // Without --check the exit code is that of any command.
+    fixture.run(["status", "nowhere"]).failed(3);
+}

@@ -41,10 +41,18 @@ pub struct Args {
     #[arg(value_name = "POOL", default_value = "", hide_default_value = true)]
     pool: OsString,
 
-    /// Print nothing, and end with 0 if the pool is good, 1 if it is degraded or damaged within parity, 2 if
-    /// bytes are lost or it cannot be opened.
+    /// Print nothing on stdout, and end with 0 if the pool is good, 1 if it is degraded or damaged within
+    /// parity, 2 if bytes are lost or it cannot be opened.
     #[arg(long)]
     check: bool,
+}
+
+impl Args {
+    /// The failure, with the exit code of `--check` if that is asked for. Code 1 would say that a pool is
+    /// degraded.
+    fn as_asked(&self, failure: Failure) -> Failure {
+        if self.check { failure.exit_code(EXIT_LOST) } else { failure }
+    }
 }
 
 /// Exit code of `--check` for a pool that has lost bytes or cannot be opened.
@@ -53,11 +61,11 @@ const EXIT_LOST: u8 = 2;
 /// Prints the status.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if args.pool.is_empty() && std::env::var_os(POOL_VARIABLE).is_none_or(|pool| pool.is_empty()) {
-        return run_all(args.check);
+        return run_all(args.check).map_err(|failure| args.as_asked(failure));
     }
     let report = match report(&args.pool) {
         Ok(report) => report,
-        Err(failure) => return unopened(args, failure),
+        Err(failure) => return unopened(args, failure).map_err(|failure| args.as_asked(failure)),
     };
     if args.check {
         return Ok(ExitCode::from(report.health.exit_code()));
