@@ -12,7 +12,7 @@ pub enum FindingCode {
     RootMissing = 501,
     /// A device of the pool was not given.
     DeviceMissing = 502,
-    /// A device without a root, or of another pool.
+    /// A device without a root, of another pool, or that has left the pool.
     DeviceForeign = 503,
     /// A device was given twice.
     DeviceTwice = 504,

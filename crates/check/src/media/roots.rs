@@ -133,10 +133,13 @@ fn scan_zone(
     let mut chunk: Option<(u64, AlignedBuf)> = None;
     let mut last_sequence = 0;
     let name = &device.info().name;
-    while block < u64::from(zone_blocks) && quiet < QUIET_BLOCKS {
+    // A file that is smaller is no device of the pool (`place_devices`).
+    let device_blocks = device.info().size_bytes / BLOCK;
+    let end = u64::from(zone_blocks).min(device_blocks.saturating_sub(start));
+    while block < end && quiet < QUIET_BLOCKS {
         let chunk_first = block / SCAN_BLOCKS * SCAN_BLOCKS;
         if chunk.as_ref().is_none_or(|(first, _)| *first != chunk_first) {
-            let len = SCAN_BLOCKS.min(u64::from(zone_blocks) - chunk_first);
+            let len = SCAN_BLOCKS.min(end - chunk_first);
             chunk = read(device, (start + chunk_first) * BLOCK, len * BLOCK).map(|buf| (chunk_first, buf));
         }
         let within = usize::try_from((block - chunk_first) * BLOCK).expect("a chunk is 1 MiB");
@@ -287,6 +290,7 @@ fn place_devices(
     by_uuid.extend(members().map(|(i, entry)| (entry.uuid, i)));
     let mut holders = 0;
     let mut without = Vec::new();
+    let mut rootless = Vec::new();
     for (device, records) in devices.iter().zip(scans) {
         let name = &device.info().name;
         // A device without an undamaged body is still identified by a header.
@@ -295,7 +299,17 @@ fn place_devices(
             .filter(|h| h.pool == newest.pool)
             .and_then(|h| by_uuid.get(&h.device_uuid).copied().map(|i| (i, h)));
         let Some((index, header)) = index else {
-            findings.error(FindingCode::DeviceForeign, name, "is not a device of this pool");
+            match identity {
+                None => rootless.push(name),
+                Some(found) if found.pool != newest.pool => {
+                    let message = format_args!("is a device of another pool, {}", found.pool);
+                    findings.error(FindingCode::DeviceForeign, name, message);
+                }
+                Some(_) => {
+                    let message = "is not a device of this pool any more; the pool does not need it";
+                    findings.note(FindingCode::DeviceForeign, name, message);
+                }
+            }
             continue;
         };
         let entry = table.get(index).expect("the index was found in the table");
@@ -339,7 +353,29 @@ fn place_devices(
         findings.repairable(FindingCode::RootMissing, "roots", message);
     }
     report_missing(&by_index, table, newest, findings);
+    report_rootless(&rootless, &by_index, table, findings);
     by_index
+}
+
+/// Reports devices without a root. Where devices are missing, one of these may have lost its roots. Otherwise
+/// they are files that the pool does not need.
+fn report_rootless(
+    rootless: &[&String],
+    by_index: &[Option<Arc<dyn Device>>],
+    table: &[DeviceEntry],
+    findings: &Findings,
+) {
+    let mut members = table.iter().zip(by_index).filter(|(entry, _)| entry.state != DeviceUse::Gone);
+    let is_one_missing = members.any(|(_, device)| device.is_none());
+    for name in rootless {
+        if is_one_missing {
+            let message = "has no root of a pool; it may be a missing device that has lost its roots";
+            findings.repairable(FindingCode::DeviceForeign, name, message);
+        } else {
+            let message = "is not a device of this pool; the pool does not need it";
+            findings.note(FindingCode::DeviceForeign, name, message);
+        }
+    }
 }
 
 fn report_missing(

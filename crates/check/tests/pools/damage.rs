@@ -116,6 +116,27 @@ fn a_foreign_or_repeated_device_is_reported() {
 }
 
 #[test]
+fn a_device_without_a_root_is_a_note_unless_one_is_missing() {
+    let ours = lived(SHAPES[2], 9);
+    let clean = checked(&ours.devices());
+    assert!(clean.is_clean(), "{:?}", clean.findings);
+    // A file that is no device, and one that is too small to have roots.
+    for bytes in [64 << 20, 64 << 10] {
+        let stray = SimWorld::of(1, 1, &DeviceSpec::conventional("stray", bytes));
+        let mut devices = ours.devices();
+        devices.extend(stray.devices());
+        let report = checked(&devices);
+        assert!(has(&report, Severity::Note, FindingCode::DeviceForeign), "{:?}", report.findings);
+        assert!(report.is_clean() && report.totals.devices == clean.totals.devices, "{:?}", report.findings);
+        let mut devices = ours.devices();
+        devices[0] = stray.devices().remove(0);
+        let report = checked(&devices);
+        assert!(has(&report, Severity::Repairable, FindingCode::DeviceForeign), "{:?}", report.findings);
+        assert_eq!((report.errors, report.exit_code()), (0, 4), "{:?}", report.findings);
+    }
+}
+
+#[test]
 fn devices_without_a_pool_are_an_operational_error() {
     let blank = SimWorld::of(1, 2, &DeviceSpec::conventional("blank", 4 << 20));
     let no_pool = check(&blank.devices(), &CheckOptions::default());

@@ -30,7 +30,7 @@ Examples:
   warpfire fsck --memory 1G --json /dev/nvme0n1,/dev/nvme1n1
 
 The report names the files that lose bytes, with the ranges, and the files that lose redundancy only. Damage \
-in blocks that nothing needs is a note.
+in blocks that nothing needs is a note, and so is a file beside the devices that is none of them.
 
 The server of a mounted pool checks it while it is in use, as it is at the beginning, for the user that has \
 mounted it and for root. Space that is freed until the end is not used again; if the pool needs it, the check \
@@ -181,12 +181,31 @@ fn check_pool(args: &Args, line: &Arc<WorkLine>) -> Result<CheckAnswer, Failure>
 fn next_step(report: &CheckReport) -> Option<&'static str> {
     let needs_devices =
         |finding: &Finding| (finding.code, finding.severity) == (FindingCode::DeviceMissing, Severity::Error);
-    if report.findings.iter().any(needs_devices) {
+    let has_lost_roots = |finding: &Finding| {
+        (finding.code, finding.severity) == (FindingCode::DeviceForeign, Severity::Repairable)
+    };
+    let errors = || report.findings.iter().filter(|finding| finding.severity == Severity::Error);
+    let is_of_set =
+        |finding: &Finding| matches!(finding.code, FindingCode::DeviceForeign | FindingCode::DeviceTwice);
+    let needs = report.findings.iter().any(needs_devices);
+    if needs && report.findings.iter().any(has_lost_roots) {
+        Some(
+            "more devices are missing than parity covers; reconnect them, or if their roots are lost, let \
+             'warpfire recover rebuild-roots' write these again",
+        )
+    } else if needs {
         Some("more devices are missing than parity covers; reconnect them and check again")
     } else if report.damage.is_lost() {
         Some("some bytes are lost; reconnect missing devices, or restore the files named above from a backup")
+    } else if report.errors > 0 && errors().all(is_of_set) {
+        Some("the devices that are named above do not belong here; leave them out, and check again")
     } else if report.errors > 0 {
         Some("the pool contradicts itself; copy the files out of it, and make a new pool")
+    } else if report.findings.iter().any(has_lost_roots) {
+        Some(
+            "all data is readable; reconnect missing devices; where the roots of a device are lost, 'warpfire \
+             recover rebuild-roots' writes them again",
+        )
     } else if report.repairable > 0 {
         Some("all data is readable; reconnect missing devices, then repair the damage with 'warpfire scrub'")
     } else {

@@ -129,3 +129,30 @@ fn a_pool_that_cannot_be_opened_is_lost_to_a_monitor() {
     // Without --check the exit code is that of any command.
     fixture.run(["status", "nowhere"]).failed(3);
 }
+
+#[test]
+fn a_check_passes_over_files_that_are_no_devices_and_says_how_lost_roots_come_back() {
+    let fixture = filled(4, 2);
+    std::fs::File::create(fixture.path("pool/backup.img")).and_then(|f| f.set_len(50 << 20)).expect("made");
+    let said = fixture.run(["fsck", "pool"]).succeeded();
+    assert!(said.contains("note 503: pool/backup.img: is not a device of this pool"), "{said}");
+    std::fs::remove_file(fixture.path("pool/backup.img")).expect("removed");
+    // A device that has left.
+    let replace = ["device", "replace", "pool", "pool/1.img", "pool/new.img"];
+    fixture.run(replace).succeeded();
+    let said = fixture.run(["fsck", "pool"]).succeeded();
+    assert!(said.contains("note 503: pool/1.img: is not a device of this pool"), "{said}");
+    std::fs::remove_file(fixture.path("pool/1.img")).expect("removed");
+    // A device that has lost its roots.
+    let image = OpenOptions::new().write(true).open(fixture.path("pool/0.img")).expect("the image is there");
+    image.write_all_at(&vec![0; 2 << 20], 0).expect("inside the image");
+    let ran = fixture.run(["fsck", "pool"]);
+    assert!(ran.stdout.contains("repairable 503: pool/0.img: has no root"), "{}", ran.stdout);
+    assert!(ran.failed(4).contains("'warpfire recover rebuild-roots'"), "it says how they come back");
+    fixture.run(["recover", "rebuild-roots", "--yes", "pool"]).succeeded();
+    fixture.run(["fsck", "pool"]).succeeded();
+    // A device of another pool.
+    fixture.run(["mkfs", "--size", "32M", "other.img"]).succeeded();
+    let said = fixture.run(["fsck", "pool,other.img"]).failed(4);
+    assert!(said.contains("leave them out, and check again"), "{said}");
+}
