@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use warpfire::{FsError, Pool, ReceiveProgress, ReceivedStream, Transaction, Warpfire};
+use warpfire::{ErrorKind, FsError, Pool, ReceiveProgress, ReceivedStream, Transaction, Warpfire};
 use warpfire_env::{Clock, SystemClock};
 use warpfire_terminal::{
     Failure, Size, duration, is_json, path_bytes, path_text, print, print_json, quoted, shown,
@@ -195,7 +195,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         None => receive_unmounted(&location, &order, &mut input),
     };
     line.finish();
-    let received = received?;
+    let received = received.map_err(|failure| match input.bytes {
+        0 if failure.is_of(ErrorKind::StreamBroken) => {
+            Failure::new(format_args!("{}: nothing has arrived on stdin", shown(&location.path)))
+                .of_path(&location.path)
+                .hint("the file is empty, or the command before the pipe has failed")
+        }
+        _ => failure,
+    })?;
     if is_json() {
         return print_json(&received);
     }

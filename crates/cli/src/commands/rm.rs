@@ -1,14 +1,16 @@
 //! `warpfire rm`: remove files and directories.
 
-use std::ffi::OsString;
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use warpfire_terminal::{Failure, counted, grouped};
 
 use super::confirmation::confirm;
 use super::tally::Tally;
+use super::volume;
 use super::walk::{Moment, walk};
-use crate::location::Location;
+use crate::location::{Location, PoolName};
 use crate::progress::{FILES_PER_DRAW, WorkLine};
 use crate::tree::{self, Tree};
 
@@ -99,7 +101,7 @@ fn is_root(fs: &Tree, path: &Path) -> bool {
 
 fn remove(
     fs: &Tree,
-    Location { path, .. }: &Location,
+    Location { pool, path, .. }: &Location,
     args: &Args,
     progress: impl FnMut(),
 ) -> Result<(), Failure> {
@@ -115,6 +117,24 @@ fn remove(
     };
     match removed {
         Err(error) if args.force && error.is_not_found() => Ok(()),
+        Err(error) if error.is_busy() => {
+            Err(volume_below(fs, pool, path).map_or_else(|| error.at(path), |volume| is_volume(fs, &volume)))
+        }
         other => other.map_err(|error| error.at(path)),
     }
+}
+
+/// The first volume at or below a path, if there is one.
+fn volume_below(fs: &Tree, pool: &PoolName, path: &Path) -> Option<PathBuf> {
+    let volumes = match fs {
+        Tree::Open(pool) => volume::list_in(pool),
+        Tree::Mounted(_) => volume::listed(pool),
+    };
+    let mut doors = volumes.ok()?.into_iter().map(|volume| PathBuf::from(OsStr::from_bytes(volume.door())));
+    doors.find(|door| door.starts_with(path))
+}
+
+fn is_volume(fs: &Tree, door: &Path) -> Failure {
+    let failure = Failure::new(format_args!("{} is the directory of a volume", fs.shown(door)));
+    failure.of_path(door).hint("'warpfire volume delete' with its path deletes the volume")
 }

@@ -349,6 +349,10 @@ fn of_volume(order: &WireOrder, door: &[u8], error: &warpfire::Error) -> Failure
             Failure::at(path(source), error)
                 .hint("the directory must exist, and the one in which the clone is made")
         }
+        (WireOrder::Delete { .. }, ErrorKind::AlreadyExists) => {
+            let root = format_args!("{}: the root of the pool cannot be deleted", shown(path(door)));
+            Failure::new(root).of_path(path(door)).hint("'warpfire rm -r' removes everything in it")
+        }
         (WireOrder::Clone { source, .. }, ErrorKind::InvalidInput) => Failure::at(path(source), error),
         (WireOrder::Detach { .. }, ErrorKind::NoSpace) => Failure::at(path(door), error).hint(GOES_ON),
         (

@@ -46,6 +46,14 @@ impl TreeError {
         }
     }
 
+    pub fn is_busy(&self) -> bool {
+        match self {
+            TreeError::Library(error) => error.errno() == Errno::BUSY.raw_os_error(),
+            TreeError::Snapshot => false,
+            TreeError::Mounted { errno, .. } => *errno == Errno::BUSY,
+        }
+    }
+
     /// The failure of an operation on this file.
     pub fn at(&self, path: &Path) -> Failure {
         match self {

@@ -178,3 +178,10 @@ fn a_device_of_a_mounted_pool_goes_offline_and_online_while_it_is_written() {
     pool.0.run(["fsck", "pool"]).succeeded();
     assert_each_may_be_lost(&pool.0, 3, &[("before", bytes(8, 4 << 20)), ("during", bytes(9, 4 << 20))]);
 }
+
+#[test]
+fn online_takes_the_path_of_a_device_and_not_its_index() {
+    let fixture = Fixture::pool(3, 2, 1, 32);
+    let said = fixture.run(["device", "online", "pool", "1"]).failed(2);
+    assert!(said.contains("1 is no path of a device") && said.contains("by its path"), "{said}");
+}

@@ -315,3 +315,12 @@ fn streams_flow_from_and_into_mounted_pools() {
     let missing = send(fixture, &format!("send {name} no"), "no.stream");
     assert!(missing.stderr.contains("the pool has no snapshot no"), "{}", missing.stderr);
 }
+
+#[test]
+fn a_stream_without_a_byte_has_not_arrived() {
+    let fixture = Fixture::pool(1, 1, 0, 32);
+    let mut receive = fixture.command(["receive", "pool:/new"]);
+    let ended = receive.stdin(std::process::Stdio::null()).output().expect("the binary runs");
+    let said = CommandResult::from(ended).failed(1);
+    assert!(said.contains("/new: nothing has arrived on stdin; "), "{said}");
+}

@@ -253,3 +253,25 @@ fn limits_are_set_shown_obeyed_and_lifted() {
     fixture.run(["volume", "limit", "pool:/jobs", "--files", "many"]).failed(2);
     fixture.run(["fsck", "pool"]).succeeded();
 }
+
+#[test]
+fn the_root_is_not_deleted_and_rm_names_the_volume_that_it_meets() {
+    let fixture = Fixture::pool(3, 2, 1, 64);
+    let said = fixture.run(["volume", "delete", "pool:/"]).failed(1);
+    assert!(said.contains("/: the root of the pool cannot be deleted; "), "{said}");
+    fixture.run(["mkdir", "pool:/a"]).succeeded();
+    fixture.run(["volume", "create", "pool:/a/v"]).succeeded();
+    let check = |fixture: &Fixture, path: &str, named: &str| {
+        let said = fixture.run(["rm", "-r", path]).failed(1);
+        let expected = format!("{named} is the directory of a volume; 'warpfire volume delete' ");
+        assert!(said.contains(&expected), "{path}: {said}");
+    };
+    check(&fixture, "pool:/a", "/a/v");
+    if can_mount() {
+        let pool = MountedFixture::of(fixture);
+        check(&pool.0, "pool:/a", "/a/v");
+        check(&pool.0, "mnt/a/v/", "/mnt/a/v");
+        let said = pool.0.run(["volume", "delete", "pool:/"]).failed(1);
+        assert!(said.contains("the root of the pool cannot be deleted"), "{said}");
+    }
+}

@@ -148,6 +148,13 @@ fn online_unmounted(name: &PoolName, args: &Args, index: u16) -> Result<(u64, u6
 fn label_index(report: Option<&StatusReport>, args: &Args) -> Result<u16, Failure> {
     let path = &args.device;
     let refused = |reason: std::fmt::Arguments<'_>| Failure::new(reason).of_path(path);
+    let is_number = path.to_str().is_some_and(|path| path.parse::<u16>().is_ok());
+    if is_number && !path.exists() {
+        let reason = format_args!("{} is no path of a device", shown(path)).to_string();
+        return Err(Failure::usage(reason).hint(
+            "a device that was away is found by its path, and not by its index; 'warpfire status' lists both",
+        ));
+    }
     let Some(label) = device_label(path).map_err(|error| Failure::pool(&error))? else {
         return Err(refused(format_args!("{} belongs to no pool", shown(path)))
             .hint("'warpfire device add' makes it a new device of the pool"));
