@@ -85,7 +85,7 @@ pub fn below(mountpoint: &Path, path: &Path) -> PathBuf {
 pub fn of_mount(errno: Errno, mountpoint: &Path, path: &Path) -> Failure {
     let file = |words: &dyn fmt::Display| Failure::local_as(path, &io::Error::from(errno), words);
     match errno {
-        Errno::NOTCONN | Errno::CONNABORTED => no_server(mountpoint),
+        Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => no_server(mountpoint),
         Errno::XDEV => file(&"another filesystem is mounted there, or the files are on different mounts")
             .hint("use its own path with a program of the system, or unmount it"),
         Errno::ROFS => file(&format_args!("the pool is mounted read-only at {}", shown(mountpoint)))

@@ -279,8 +279,8 @@ impl Tree {
     }
 
     /// Refuses a path with a slash at its end if the name before the slash is no directory, but a link or a
-    /// file. The calls that remove and move names follow such a link, and the system's programs do not. `look`
-    /// reads attributes without following.
+    /// file. The calls that remove and move names follow such a link, and the system's programs do not.
+    /// `look` reads attributes without following.
     pub fn check_slash(
         &self,
         path: &Path,

@@ -76,7 +76,7 @@ pub fn mounted_at(mountpoint: &Path) -> Failure {
 /// The failure to reach a mount that the command line names.
 fn not_opened(errno: Errno, mountpoint: &Path) -> Failure {
     match errno {
-        Errno::NOTCONN | Errno::CONNABORTED => no_server(mountpoint),
+        Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED => no_server(mountpoint),
         Errno::ACCESS | Errno::PERM => not_admitted(mountpoint),
         errno => Failure::local(mountpoint, &errno.into()),
     }
