@@ -75,7 +75,7 @@ pub(crate) struct Inner {
     /// Whether the devices that were missing at the opening may hold a newer state.
     pub may_be_older: bool,
     pub opening: Opening,
-    /// Devices that were there at the opening, and that the session of the newest root did not write.
+    /// Devices that were there at the opening, and that the newest root names as offline.
     pub returned: BTreeSet<DeviceIndex>,
     /// Segments at the end of the log that the missing devices leave without enough columns
     /// (`life/covered.rs`).

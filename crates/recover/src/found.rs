@@ -180,7 +180,8 @@ struct ScannedDevices<'a> {
 /// Finds out which device is which in the table of a root.
 fn place_devices(found: &ScannedDevices<'_>, mut root: RootCopy, source: RootSource) -> FoundPool {
     let ScannedDevices { devices, scanned, .. } = *found;
-    // A label of another device at this index, or of an old copy, says nothing of this pool.
+    // The label of another device at this index says nothing of this pool, and neither does that of an old
+    // copy.
     let is_current = |label: &&ScannedDevice| label.is_current(&root.table);
     let labels: Vec<Option<&ScannedDevice>> =
         found.labels.iter().map(|label| label.as_ref().filter(is_current)).collect();
@@ -189,7 +190,16 @@ fn place_devices(found: &ScannedDevices<'_>, mut root: RootCopy, source: RootSou
     let labelled: BTreeSet<DeviceIndex> = labels.iter().flatten().map(|label| label.index()).collect();
     let indexes = (0..root.header.device_count).map(DeviceIndex);
     let wanted: BTreeSet<DeviceIndex> = indexes.filter(|index| !labelled.contains(index)).collect();
-    let slots: BTreeSet<usize> = (0..devices.len()).filter(|slot| found.labels[*slot].is_none()).collect();
+    // Where all newest roots are lost, older ones are no proof of an old copy: the columns decide.
+    let has_older_root = |slot: usize| {
+        let label = found.labels[slot].as_ref().filter(|_| source == RootSource::Copy);
+        label.filter(|label| label.is_listed(&root.table)).map(ScannedDevice::index)
+    };
+    let slots: BTreeSet<usize> = (0..devices.len())
+        .filter(|slot| {
+            found.labels[*slot].is_none() || labels[*slot].is_none() && has_older_root(*slot).is_some()
+        })
+        .collect();
     let entry = |index: DeviceIndex| &root.table[usize::from(index.0)];
     let fits = |slot: usize, index: DeviceIndex| {
         devices[slot].info().size_bytes >= u64::from(entry(index).zones) * zone_bytes
@@ -203,7 +213,7 @@ fn place_devices(found: &ScannedDevices<'_>, mut root: RootCopy, source: RootSou
     let mut known = identify(&slots, &present, (&state, &scanned.columns), columns, &mut |column| {
         count_stripes(&*devices[column.slot], column)
     });
-    known.retain(|slot, index| fits(*slot, *index));
+    known.retain(|slot, index| fits(*slot, *index) && has_older_root(*slot).is_none_or(|own| own == *index));
     let recognized: BTreeSet<usize> = known.keys().copied().collect();
     // Devices that were removed from the pool keep their columns.
     known.retain(|_, index| entry(*index).state != DeviceUse::Gone);
@@ -211,7 +221,10 @@ fn place_devices(found: &ScannedDevices<'_>, mut root: RootCopy, source: RootSou
     // The others hold no column that the state needs, or lack what a power cut kept from them. They differ in
     // nothing, so any of them may be any device that is left. A second copy of a device, or one whose columns
     // all moved to the same places of another, is taken only if too many are missing without it.
-    let is_member = |slot: &usize| !recognized.contains(slot) && !found.strangers.contains(slot);
+    let is_member = |slot: &usize| {
+        let may_be_any = found.labels[*slot].is_none() && !found.strangers.contains(slot);
+        may_be_any && !recognized.contains(slot)
+    };
     let (twins, others): (Vec<usize>, Vec<usize>) = slots
         .into_iter()
         .filter(is_member)

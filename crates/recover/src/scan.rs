@@ -25,7 +25,7 @@ const BATCH_BLOCKS: usize = 256;
 /// Bytes that a walk of a log reads at once.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// Blocks of a device that cannot be read before the scan leaves the device. Each may take seconds.
+/// Blocks of a device, or reads of a column, that fail before the scan leaves it. Each may take seconds.
 const UNREADABLE_MAX: usize = 64;
 
 /// Zones of each smaller size that the scan looks at after it has found a pool.
@@ -114,8 +114,8 @@ impl<'a> Scan<'a> {
         Scan { devices, looked_at: Vec::new(), unreadable, pools: BTreeMap::new() }
     }
 
-    /// Looks at the possible zone sizes until the copies of roots of the `wanted` pool are found, or those of
-    /// every pool that shows, and then at all zones of theirs.
+    /// Looks at the possible zone sizes until copies of roots of the `wanted` pool are found, or of any, and
+    /// then at all zones of theirs.
     pub fn run(&mut self, wanted: Option<Uuid>) {
         let info = self.devices.iter().map(|device| device.info());
         let mut sizes: Vec<u64> = info
@@ -129,7 +129,7 @@ impl<'a> Scan<'a> {
         for zone_bytes in sizes {
             let is_found = match wanted {
                 Some(wanted) => self.pools.get(&wanted).is_some_and(|pool| pool.copy.is_some()),
-                None => !self.pools.is_empty() && self.pools.values().all(|pool| pool.copy.is_some()),
+                None => self.pools.values().any(|pool| pool.copy.is_some()),
             };
             if is_found && wanted.is_some() {
                 return;
@@ -269,11 +269,12 @@ fn walk_column(
     first: StripeIdentity,
     each: &mut dyn FnMut(&StripeHeader, &[u8]),
 ) {
-    let mut window = Window { device, start: 0, bytes: AlignedBuf::zeroed(BLOCK_BYTES), len: 0 };
+    let mut window =
+        Window { device, start: 0, bytes: AlignedBuf::zeroed(BLOCK_BYTES), len: 0, unreadable: 0 };
     let (mut at, mut stripe) = (offset_bytes, 0);
     // Blocks without the next header so far: a stripe that was damaged takes no more than this.
     let mut passed = 0;
-    while passed <= u64::from(ROWS_MAX) {
+    while passed <= u64::from(ROWS_MAX) && window.unreadable < UNREADABLE_MAX {
         let header = window.get(at, BLOCK_BYTES).and_then(|block| {
             let header = StripeHeader::decode(block).ok()?.header;
             let is_next = header.identity.stripe >= stripe;
@@ -314,6 +315,8 @@ struct Window<'a> {
     start: u64,
     bytes: AlignedBuf,
     len: usize,
+    /// Reads that failed.
+    unreadable: usize,
 }
 
 impl Window<'_> {
@@ -341,6 +344,7 @@ impl Window<'_> {
         }
         let is_read = self.device.read(at, &mut self.bytes[..len]).is_ok();
         (self.start, self.len) = if is_read { (at, len) } else { (0, 0) };
+        self.unreadable += usize::from(!is_read);
         is_read
     }
 }

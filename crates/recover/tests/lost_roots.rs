@@ -294,6 +294,28 @@ fn an_old_copy_with_roots_is_not_taken_for_the_device_without() {
     rig.compare_found(&found);
 }
 
+/// A partitioning tool overwrites the first zone only. The other one has roots of the session before.
+#[test]
+fn devices_that_have_lost_their_newest_roots_only_are_found() {
+    let (mut rig, log) = Rig::make(2, 1, 3, false);
+    rig.write(&log, 10);
+    drop(log);
+    for _ in 0..2 {
+        let (log, _) = rig.open();
+        rig.write(&log, 10);
+        log.checkpoint(b"client", LogPos(1)).expect("a checkpoint");
+        drop(log);
+        for zone in 0..2 {
+            let world = rig.world.fork();
+            let zeroes = vec![0; usize::try_from(ZONE_BYTES).expect("a small zone")];
+            world.sims().iter().for_each(|device| device.poke(zone * ZONE_BYTES, &zeroes));
+            let found = newest(&world.devices());
+            assert_eq!(indexes(&found), [Some(0), Some(1), Some(2)], "zone {zone}");
+            rig.compare_found(&found);
+        }
+    }
+}
+
 /// An older pool had larger zones. Its log is still there.
 #[test]
 fn a_pool_is_found_beside_the_remains_of_an_older_one_with_larger_zones() {

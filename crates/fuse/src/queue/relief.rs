@@ -10,12 +10,12 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A request that takes long, because of a pool that is full, say, keeps the others of its queue waiting
-//!    for no longer than two `WATCH`, however many take long: a queue may have a thread for each of its
-//!    entries (`tests::a_thread_that_is_held_up_is_relieved`). A thread that sleeps uninterruptibly does keep
-//!    others waiting: the kernel hands requests to the thread that registered or committed their entry, even
-//!    if another one waits for them. So the filesystem waits for devices interruptibly
-//!    (`Filesystem::begin_queue_thread`).
+//! 1. A request that takes long, because of a pool that is full, say, keeps those behind it in its queue
+//!    waiting for no longer than two `WATCH`. So does each further one ahead of them: a queue may have a
+//!    thread for each of its entries (`tests::a_thread_that_is_held_up_is_relieved`). A thread that sleeps
+//!    uninterruptibly keeps others waiting all the time: the kernel hands requests to the thread that
+//!    registered or committed their entry, even if another one waits for them. So the filesystem waits for
+//!    devices interruptibly (`Filesystem::begin_queue_thread`).
 //! 2. While there are no requests, the threads that stand by sleep without a limit: a mount that is not used
 //!    costs no processor time. The next request wakes them, once (`is_quiet`). One of them looks for all.
 //! 3. After the end nobody stands by (`tests::the_end_wakes_those_that_stand_by`).

@@ -48,7 +48,7 @@ pub(crate) struct PoolIdentity {
     pub opening: Opening,
     /// Old copies of devices, by name. The devices themselves are missing.
     pub old_copies: Vec<(DeviceIndex, String)>,
-    /// Devices that are there, and that the session of the newest root did not write.
+    /// Devices that are there, and that the newest root names as offline.
     pub returned: BTreeSet<DeviceIndex>,
     pub table: Vec<DeviceEntry>,
 }

@@ -38,6 +38,12 @@ impl ScannedDevice {
         self.0.label().header.device
     }
 
+    /// Whether this table has the device.
+    #[must_use]
+    pub fn is_listed(&self, table: &[DeviceEntry]) -> bool {
+        self.0.entry(table).is_some()
+    }
+
     /// Whether this table has the device, and the device is no old copy by it.
     #[must_use]
     pub fn is_current(&self, table: &[DeviceEntry]) -> bool {
