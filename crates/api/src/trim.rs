@@ -47,7 +47,11 @@ impl Warpfire {
         let engine = self.fs().engine();
         engine.reclaim_all()?;
         // Without the last version of a removed clone, its origin keeps nothing for it.
-        if self.fs().forget_volumes()? {
+        let mut has_forgotten = false;
+        while self.fs().forget_volumes()? {
+            has_forgotten = true;
+        }
+        if has_forgotten {
             engine.reclaim_all()?;
         }
         // Segments that were emptied become free at a sync.

@@ -403,9 +403,10 @@ impl OriginTable {
 
     /// The removed domains that are nobody's origin.
     pub(crate) fn removed_leaves(&self) -> Vec<DomainRecord> {
-        let is_origin =
-            |domain| self.domains.values().any(|d| d.origin.is_some_and(|origin| origin.domain == domain));
-        let removed = self.domains.values().filter(|d| d.removed_at.is_some() && !is_origin(d.domain));
+        let origins = self.domains.values().filter_map(|d| d.origin);
+        let origins: BTreeSet<DomainId> = origins.map(|origin| origin.domain).collect();
+        let removed =
+            self.domains.values().filter(|d| d.removed_at.is_some() && !origins.contains(&d.domain));
         removed.copied().collect()
     }
 

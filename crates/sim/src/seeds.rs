@@ -125,8 +125,8 @@ fn drain(session: &mut Session) -> Result<(), Violation> {
     let rest = |session: &mut Session| -> Result<(), Violation> {
         session.step(&Op::Sync)?;
         session.step(&Op::Background(REST_STEPS))?;
-        let forgotten = session.fs().forget_volumes();
-        forgotten.map_err(|e| Violation(format!("clones cannot be forgotten: {e}")))?;
+        let forget = || session.fs().forget_volumes();
+        while forget().map_err(|e| Violation(format!("clones cannot be forgotten: {e}")))? {}
         session.step(&Op::Sync).map(drop)
     };
     rest(session)?;

@@ -29,11 +29,14 @@ impl<E: Storage> Fs<E> {
     /// permissions to check: the caller has the file open.
     ///
     /// # Errors
-    /// `NotFound` if the file is gone, or if its only name has changed; `Damaged`, `Ended`.
+    /// `NotFound` if the file is gone, or if its only name has changed; `Gone` in a volume that is removed;
+    /// `Damaged`, `Ended`.
     pub fn find_again(&self, place: &FilePlace) -> Result<NodeRef, FsError> {
         self.call(
             || FindAgain { place: place.clone() },
             || {
+                // The names of a volume that is removed stay for a while.
+                self.check_live(place.ino)?;
                 let found = match &place.location {
                     RecordLocation::Dentry(dir, name) => self.find(*dir, name)?,
                     RecordLocation::Own => self.at_own_key(place.kind, place.ino)?,

@@ -346,6 +346,37 @@ fn a_transaction_works_in_volumes_and_ends_as_a_conflict_when_one_goes() {
     check(&**fs.engine(), "after a transaction in a volume that is gone");
 }
 
+/// It finds its files by their numbers, and looks up no door.
+#[test]
+fn a_chained_transaction_in_a_volume_that_goes_ends_as_a_conflict() {
+    for is_forgotten in [false, true] {
+        let (engine, clock) = world_with();
+        let fs = std::sync::Arc::new(Fs::open(engine, clock, FsOptions::default()).unwrap());
+        let work = dir(&fs, &fs.root(), b"work");
+        file(&fs, &work, b"file", b"then");
+        drop(clone(&fs, &work, b"@try"));
+        let tx = fs.begin().unwrap();
+        let files = tx.files();
+        let there = files.lookup(&ROOT, &files.root(), b"@try").unwrap();
+        let places = [files.lookup(&ROOT, &there, b"file").unwrap().place(), there.place()];
+        drop(there);
+        tx.commit().unwrap();
+        let tx = fs.begin().unwrap();
+        let files = tx.files();
+        let [node, there] = places.each_ref().map(|place| files.find_again(place).unwrap());
+        files.write(&ROOT, &node, Position::At(0), b"late").unwrap();
+        files.create_file(&ROOT, &there, b"new", NewMode::exact(0o644), b"late").unwrap();
+        delete(&fs, b"@try").unwrap();
+        if is_forgotten {
+            fs.sync().unwrap();
+            fs.forget_volumes().unwrap();
+        }
+        assert!(matches!(tx.commit(), Err(FsError::Conflict { .. })));
+        fs.sync().unwrap();
+        check(&**fs.engine(), "after a chained transaction in a volume that is gone");
+    }
+}
+
 #[test]
 fn a_rollback_leaves_volumes_as_they_are() {
     let fs = world();

@@ -20,6 +20,7 @@ use warpfire_meta::{Batch, BatchOp};
 
 use crate::error::FsError;
 use crate::op::PureRead;
+use crate::volume::live_record;
 
 /// How a transaction has written a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,6 +125,17 @@ impl ChangesByOthers {
                     self.files.entry(inode.ino).or_default().size = true;
                 }
             }
+            // A call in a volume that is removed fails.
+            Key::Volume(_) => {
+                let is_live = |record: Option<&[u8]>| match record {
+                    Some(record) => Ok::<_, FsError>(live_record(record)?.is_some()),
+                    None => Ok(false),
+                };
+                if !is_live(old)? || is_live(new)? {
+                    return Ok(true);
+                }
+                self.is_unknown = true;
+            }
             // No call answers by these. A read set beyond its limit covers them too.
             Key::Pool(_)
             | Key::Counter(..)
@@ -131,8 +143,7 @@ impl ChangesByOthers {
             | Key::SnapshotName(..)
             | Key::SnapshotRule(..)
             | Key::Bookmark(..)
-            | Key::Rollback(..)
-            | Key::Volume(_) => return Ok(true),
+            | Key::Rollback(..) => return Ok(true),
         }
         Ok(false)
     }

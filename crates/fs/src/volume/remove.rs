@@ -11,6 +11,9 @@ use crate::invalidation::Invalidation;
 use crate::keys::{dentry_key, inode_key};
 use crate::node::{NodeRef, RecordLocation, check_name};
 
+/// Volumes of which one call removes the records. Each costs a flush.
+const FORGOTTEN_AT_ONCE: usize = 16;
+
 impl<E: Storage + SnapshotStore> Fs<E> {
     /// Deletes the volume behind a door, with everything in it, and its door. The deletion is durable on
     /// return, and takes as long for a large volume as for a small one. Its bytes come back when compaction
@@ -72,7 +75,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
 
     /// Removes the records of removed volumes that nobody reads and of which nothing is left, and takes the
     /// origins out of the records of detached clones that nobody needs. Until then they keep versions of
-    /// their origins. Returns whether a volume has gone. Without a removed volume this looks at nothing.
+    /// their origins. Returns whether a volume has gone; a call does so much at most that it takes no
+    /// second. Without a removed volume this looks at nothing.
     ///
     /// # Errors
     /// `ReadOnly`; `Damaged`.
@@ -81,9 +85,10 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             return Ok(false);
         }
         self.forget_origins()?;
-        let _guard = self.enter_unrecorded();
         let unneeded = self.engine.unneeded_domains()?;
-        for domain in &unneeded {
+        for domain in unneeded.iter().take(FORGOTTEN_AT_ONCE) {
+            // One at a time: each is durable on its own, and calls that need the gate alone go in between.
+            let _guard = self.enter_unrecorded();
             let mut batch = Batch::new();
             batch.delete(&Key::Volume(VolumeId(u32::from_be_bytes(*domain))).encode());
             self.engine.forget_domain(*domain, &batch)?;
