@@ -266,15 +266,14 @@ pub(crate) fn clear_old_root_places(device: &dyn Device) -> Result<(), PoolError
     }
     let zeroes = AlignedBuf::zeroed(BLOCK_BYTES);
     let places = || possible_zone_bytes(device.info().size_bytes);
+    // Some of them lie in zones that segments take, and are not in use there: neither before, as after a call
+    // that was broken off, nor after this. A discard is advice, and bytes below the zeroes do not come back.
+    let discard = || places().for_each(|place| _ = device.discard(place, BLOCK_BYTES as u64));
+    discard();
     for place in places() {
         device.write(place, &zeroes)?;
     }
-    // Some of them lie in zones that segments take, and are not in use there. Bytes below the zeroes do not
-    // come back.
     device.flush()?;
-    for place in places() {
-        // A discard is advice.
-        _ = device.discard(place, BLOCK_BYTES as u64);
-    }
+    discard();
     Ok(())
 }
