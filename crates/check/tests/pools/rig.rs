@@ -14,7 +14,7 @@ use warpfire_pool::{CreateOptions, Pool};
 use warpfire_sim_env::{Cut, DeviceSpec, SimWorld, mix};
 
 pub const ZONE_BYTES: u64 = 256 << 10;
-const ZONES: u64 = 96;
+pub const ZONES: u64 = 96;
 
 pub type TestFs = Fs<Engine<Log, FsSchema>>;
 

@@ -3,9 +3,9 @@
 use warpfire_check::{CheckOptions, check};
 use warpfire_fs::acl::Caller;
 use warpfire_fs::{NewMode, Position};
-use warpfire_sim_env::SimWorld;
+use warpfire_sim_env::{DeviceSpec, DiscardBehavior, SimWorld};
 
-use crate::rig::{PoolShape, SHAPES, ZONE_BYTES, make, world};
+use crate::rig::{PoolShape, SHAPES, ZONE_BYTES, ZONES, make};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
@@ -14,7 +14,10 @@ const MARK: u8 = 0xC7;
 
 /// A pool with a large file that was removed, after a snapshot or without one.
 fn removed(shape: PoolShape, with_snapshot: bool) -> SimWorld {
-    let world = world(shape, 5);
+    // A discard leaves the bytes.
+    let old = DiscardBehavior::Old;
+    let spec = DeviceSpec { discard_behavior: old, ..DeviceSpec::append_only("flash", ZONES * ZONE_BYTES) };
+    let world = SimWorld::of(5, shape.2, &spec);
     let fs = make(&world, shape);
     let file = fs.create(&ROOT, &fs.root(), b"large", NewMode::exact(0o644)).expect("it is made");
     fs.write(&ROOT, &file, Position::At(0), &vec![MARK; 400_000]).expect("there is room");
@@ -32,7 +35,7 @@ fn removed(shape: PoolShape, with_snapshot: bool) -> SimWorld {
 fn hurt(world: &SimWorld) -> usize {
     let mut hurt = 0;
     for sim in world.sims() {
-        for at in (2 * ZONE_BYTES..96 * ZONE_BYTES).step_by(4096) {
+        for at in (2 * ZONE_BYTES..ZONES * ZONE_BYTES).step_by(4096) {
             if sim.peek(at, 4096).iter().all(|byte| *byte == MARK) {
                 sim.poke(at, &[0; 4096]);
                 hurt += 1;
