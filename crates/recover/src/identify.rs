@@ -128,13 +128,9 @@ pub(crate) fn identify(
             let is_tie = sum > 0 && sum == weight(one, there) + weight(other, here);
             if is_tie && is_present(here) && !is_present(there) {
                 let shared = shared_columns(slots[one], slots[other], found);
-                // The newest ones are those that were being written.
                 let counts = shared.iter().map(|(column, twin)| (count_stripes(column), count_stripes(twin)));
-                if counts
-                    .into_iter()
-                    .find(|(own, of_twin)| own != of_twin)
-                    .is_some_and(|(own, of_twin)| own < of_twin)
-                {
+                let differing = counts.into_iter().find(|(own, of_twin)| own != of_twin);
+                if differing.is_some_and(|(own, of_twin)| own < of_twin) {
                     places.swap(one, other);
                 }
             }

@@ -138,7 +138,11 @@ impl<'a> Scan<'a> {
             self.look_at_first_zones(zone_bytes, if is_found { FIRST_ZONES } else { u64::MAX });
             let copies = self.pools.values().filter_map(|pool| pool.copy.as_ref());
             let named: BTreeSet<u32> = copies.map(|copy| copy.header.zone_blocks).collect();
-            named.into_iter().for_each(|blocks| self.look_at_zones(zone_bytes_of(blocks)));
+            for zone_bytes in named.into_iter().map(zone_bytes_of) {
+                if !self.looked_at.contains(&(zone_bytes, u64::MAX)) {
+                    self.look_at_zones(zone_bytes);
+                }
+            }
         }
     }
 
@@ -242,14 +246,15 @@ pub(crate) fn walk_mirror(
     first: StripeIdentity,
     each: &mut dyn FnMut(u32, &[u8]),
 ) {
-    walk_column(device, offset_bytes, first, &mut |header, shard| {
+    walk_column(device, offset_bytes, (first, usize::MAX), &mut |header, shard| {
         if let Some(payload) = mirror_payload(shard) {
             each(header.identity.stripe, &payload);
         }
     });
 }
 
-/// The stripes of a column that verify on this device.
+/// The stripes of a column that verify on this device, which may be a failed one: the count ends after
+/// `UNREADABLE_MAX` reads that failed.
 pub(crate) fn count_stripes(device: &dyn Device, column: &FoundColumn) -> usize {
     let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
     let read = device.read(column.offset_bytes, &mut block);
@@ -257,16 +262,17 @@ pub(crate) fn count_stripes(device: &dyn Device, column: &FoundColumn) -> usize 
     let mut stripes = 0;
     if let Some(first) = first {
         let first = first.header.identity;
-        walk_column(device, column.offset_bytes, first, &mut |_, _| stripes += 1);
+        walk_column(device, column.offset_bytes, (first, UNREADABLE_MAX), &mut |_, _| stripes += 1);
     }
     stripes
 }
 
-/// Passes the blocks of each stripe of one column that verify to `each`, with their header.
+/// Passes the blocks of each stripe of one column that verify to `each`, with their header. Ends after
+/// `unreadable_max` reads that failed.
 fn walk_column(
     device: &dyn Device,
     offset_bytes: u64,
-    first: StripeIdentity,
+    (first, unreadable_max): (StripeIdentity, usize),
     each: &mut dyn FnMut(&StripeHeader, &[u8]),
 ) {
     let mut window =
@@ -274,7 +280,7 @@ fn walk_column(
     let (mut at, mut stripe) = (offset_bytes, 0);
     // Blocks without the next header so far: a stripe that was damaged takes no more than this.
     let mut passed = 0;
-    while passed <= u64::from(ROWS_MAX) && window.unreadable < UNREADABLE_MAX {
+    while passed <= u64::from(ROWS_MAX) && window.unreadable < unreadable_max {
         let header = window.get(at, BLOCK_BYTES).and_then(|block| {
             let header = StripeHeader::decode(block).ok()?.header;
             let is_next = header.identity.stripe >= stripe;

@@ -75,8 +75,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
 
     /// Removes the records of removed volumes that nobody reads and of which nothing is left, and takes the
     /// origins out of the records of detached clones that nobody needs. Until then they keep versions of
-    /// their origins. Returns whether a volume has gone; a call does so much at most that it takes no
-    /// second. Without a removed volume this looks at nothing.
+    /// their origins. Returns whether a volume has gone: then there may be more. Without a removed volume
+    /// this looks at nothing.
     ///
     /// # Errors
     /// `ReadOnly`; `Damaged`.
