@@ -556,14 +556,25 @@ impl Domains {
         before
     }
 
+    /// Adds or replaces a domain as one that is not removed, and returns what it was. It keeps an origin that
+    /// its record has lost: the loss may not be durable.
+    pub(crate) fn set_live(&self, record: DomainRecord) -> Option<DomainRecord> {
+        let mut table = self.table.write();
+        let domains = &mut Arc::make_mut(&mut table).domains;
+        let before = domains.get(&record.domain).copied();
+        let origin = record.origin.or(before.and_then(|before| before.origin));
+        domains.insert(record.domain, DomainRecord { origin, removed_at: None, ..record });
+        self.any.store(true, Ordering::Release);
+        before
+    }
+
     /// Takes the origin away from a domain.
     pub(crate) fn forget_origin(&self, domain: DomainId) {
         let mut table = self.table.write();
-        if let Some(record) = Arc::make_mut(&mut table).domains.get_mut(&domain) {
-            debug_assert!(
-                record.origin.is_some_and(|origin| origin.released_at.is_some()),
-                "an origin is released before it is forgotten"
-            );
+        if let Some(record) = Arc::make_mut(&mut table).domains.get_mut(&domain)
+            && let Some(origin) = record.origin
+        {
+            debug_assert!(origin.released_at.is_some(), "an origin is released before it is forgotten");
             record.origin = None;
             self.removals.fetch_add(1, Ordering::Relaxed);
         }

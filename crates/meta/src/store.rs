@@ -364,8 +364,8 @@ pub trait SnapshotStore: Store {
     /// it, or the seq of a persistent snapshot that the caller holds until the return; a domain
     /// that is removed names it as the last one, and an origin that is released as the first at which nobody
     /// reads on. The caller has checked that the domain settles each key that anybody reads from there on.
-    /// The commit is durable after the next sync, as every commit is. One that removes a domain is durable on
-    /// return: if that fails, the domain is removed at the next opening.
+    /// The commit is durable after the next sync, as every commit is. Then the versions of a domain that it
+    /// removes may go.
     fn commit_at_newest(
         &self,
         admit: Admit,
@@ -373,7 +373,7 @@ pub trait SnapshotStore: Store {
     ) -> Result<Seq, CommitError>;
 
     /// Forgets a domain that is in the answer of `unneeded_domains`: commits `batch`, which removes its
-    /// record, and makes that durable.
+    /// record. It stays in that answer until a sync has made the commit durable.
     fn forget_domain(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError>;
 
     /// The removed domains of which no version is left, that are no domain's origin and that no snapshot
@@ -384,7 +384,7 @@ pub trait SnapshotStore: Store {
     fn unneeded_origins(&self) -> Vec<DomainId>;
 
     /// Forgets the origin of a domain that is in the answer of `unneeded_origins`: commits `batch`, which
-    /// takes it out of the record, and makes that durable.
+    /// takes it out of the record. The domain stays in that answer until a sync has made the commit durable.
     fn forget_origin(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError>;
 
     /// Rolls a domain back: while no commit is in progress, runs the hook of sync points, calls `build` with
@@ -415,8 +415,9 @@ pub trait SnapshotStore: Store {
     fn unneeded_rollbacks(&self) -> Vec<RollbackRecord>;
 
     /// Forgets a rollback that is in the answer of `unneeded_rollbacks`: merges the tables with versions
-    /// since it was made, commits `batch`, which removes its record, and makes that durable. `false`: one of
-    /// these tables is unreadable, and the rollback is not forgotten.
+    /// since it was made, and commits `batch`, which removes its record. It stays in that answer until a sync
+    /// has made the commit durable. `false`: one of these tables is unreadable, and the rollback is not
+    /// forgotten.
     fn forget_rollback(&self, rollback: &RollbackRecord, batch: &Batch) -> Result<bool, CommitError>;
 
     /// A page of the keys of one part of a domain, with their values at a version held by a live snapshot.
@@ -443,16 +444,16 @@ pub trait SnapshotStore: Store {
         build: &mut dyn FnMut(Seq, &mut Batch),
     ) -> Result<Seq, CommitError>;
 
-    /// Drops a persistent snapshot: commits `batch`, which removes its record, and makes that durable. Then
-    /// its versions may go. After an error the snapshot is still held until the store is opened again.
+    /// Drops a persistent snapshot: commits `batch`, which removes its record. Once a sync has made that
+    /// durable, its versions may go.
     fn drop_snapshot(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError>;
 
     /// Makes a bookmark of a persistent snapshot, which the caller keeps until the return: commits `batch`,
     /// which has its record. The bookmark is durable after the next sync, as every commit is.
     fn keep_bookmark(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError>;
 
-    /// Drops a bookmark: commits `batch`, which removes its record, and makes that durable. After an error
-    /// the bookmark is still held until the store is opened again.
+    /// Drops a bookmark: commits `batch`, which removes its record. It is held until a sync has made that
+    /// durable.
     fn drop_bookmark(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError>;
 
     /// The version of a bookmark; `None` if there is none with this seq. Values at it may be what

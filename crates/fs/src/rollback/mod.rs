@@ -115,7 +115,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// the rollback; `Invalid` if a volume was made, moved or deleted since, if the metadata of files in use
     /// that the snapshot does not have is more than the memory budget, or after very many rollbacks; `Memory`
     /// if transactions have the rest of the budget; `NoSpace`; `ReadOnly`; `Damaged`. The tree is then as it
-    /// was.
+    /// was, with one exception: if the last sync is refused, the tree has gone back, `kept_as` is there, and
+    /// the next sync makes both durable.
     pub fn roll_back(
         &self,
         name: &[u8],

@@ -288,6 +288,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
                     return Ok(());
                 }
             }
+            self.engine.sync(Seq::MAX)?;
         }
     }
 }

@@ -151,7 +151,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// Deletes a bookmark. The deletion is durable on return. A stream that is being sent from it goes on.
     ///
     /// # Errors
-    /// `NotFound`; `ReadOnly`.
+    /// `NotFound`; `ReadOnly`; `NoSpace`. If a sync is refused room, the bookmark is gone, and the next sync
+    /// makes that durable.
     pub fn delete_bookmark(&self, name: &[u8]) -> Result<BookmarkInfo, FsError> {
         let _guard = self.enter_unrecorded();
         let key = Key::Bookmark(self.volume, name).encode();
@@ -161,6 +162,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         batch.delete(&key);
         self.engine.drop_bookmark(bookmark.seq, &batch)?;
         self.snapshots.bookmarks.fetch_sub(1, Ordering::Relaxed);
+        self.engine.sync(Seq::MAX)?;
         Ok(bookmark)
     }
 }

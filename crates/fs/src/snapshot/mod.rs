@@ -383,7 +383,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// free when compaction meets them. While somebody has the snapshot open, they stay.
     ///
     /// # Errors
-    /// `NotFound`; `SnapshotHeld`; `ReadOnly`.
+    /// `NotFound`; `SnapshotHeld`; `ReadOnly`; `NoSpace`. If a sync is refused room, the snapshot is gone, and
+    /// the next sync makes that durable.
     pub fn delete_snapshot(&self, name: &[u8]) -> Result<SnapshotInfo, FsError> {
         let deleted = self.drop_snapshot(name)?;
         // The snapshot is gone, so an error here is not the answer: the next call that looks tries again.
@@ -405,6 +406,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         batch.delete(&Key::Snapshot(snapshot.seq, self.volume).encode());
         self.engine.drop_snapshot(snapshot.seq, &batch)?;
         self.snapshots.subtract(snapshot.file_bytes);
+        self.engine.sync(Seq::MAX)?;
         Ok(snapshot)
     }
 

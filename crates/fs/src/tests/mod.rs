@@ -18,6 +18,7 @@ mod moved_slices;
 mod names;
 mod orphans;
 mod recorded;
+mod refused_syncs;
 mod remove_files;
 mod reserved;
 mod rollback;

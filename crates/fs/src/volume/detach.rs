@@ -163,6 +163,9 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             for domain in self.engine.unneeded_origins() {
                 has_forgotten |= self.forget_origin(VolumeId(u32::from_be_bytes(domain)))?;
             }
+            if has_forgotten {
+                self.engine.sync(Seq::MAX)?;
+            }
         }
         Ok(())
     }

@@ -22,7 +22,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     ///
     /// # Errors
     /// `NotFound`; `Invalid` if the name is no door, or the volume has the door of another one in it;
-    /// `ReadOnly`.
+    /// `ReadOnly`; `NoSpace`. If a sync is refused room, the volume is gone, and the next sync makes that
+    /// durable.
     pub fn delete_volume(
         &self,
         dir: &NodeRef,
@@ -52,7 +53,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         let nodes = self.inode_cache.nodes_in_use();
         let nodes: Vec<NodeRef> = nodes.into_iter().filter(|n| volume_of(n.ino()) == volume).collect();
         nodes.iter().for_each(|node| changed(Invalidation::File(node.ino())));
-        // Before the commit, which is durable on return: its sync point takes the times along.
+        // Before the commit: its sync point takes the times along.
         self.defer_times(dir, now);
         self.engine.commit_with_snapshot(&changes, Admit::Reserve, &mut |seq, batch| {
             let mut value = Vec::new();
@@ -70,6 +71,7 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             node.pending_times.reset();
         }
         self.show_door(dir, &key, -1);
+        self.engine.sync(Seq::MAX)?;
         Ok(info)
     }
 
@@ -79,20 +81,24 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// this looks at nothing.
     ///
     /// # Errors
-    /// `ReadOnly`; `Damaged`.
+    /// `NoSpace`; `ReadOnly`; `Damaged`.
     pub fn forget_volumes(&self) -> Result<bool, FsError> {
         if self.options.read_only {
             return Ok(false);
         }
         self.forget_origins()?;
         let unneeded = self.engine.unneeded_domains()?;
+        if unneeded.is_empty() {
+            return Ok(false);
+        }
         for domain in unneeded.iter().take(FORGOTTEN_AT_ONCE) {
-            // One at a time: each is durable on its own, and calls that need the gate alone go in between.
+            // One at a time: calls that need the gate alone go in between.
             let _guard = self.enter_unrecorded();
             let mut batch = Batch::new();
             batch.delete(&Key::Volume(VolumeId(u32::from_be_bytes(*domain))).encode());
             self.engine.forget_domain(*domain, &batch)?;
         }
-        Ok(!unneeded.is_empty())
+        self.engine.sync(Seq::MAX)?;
+        Ok(true)
     }
 }

@@ -39,7 +39,15 @@ pub(crate) struct GroupSync {
 }
 
 impl<L: LogStore, S: Schema> EngineInner<L, S> {
+    /// Makes every commit up to a seq durable, and ends the removals among them.
     pub(crate) fn sync(&self, upto: Seq) -> Result<(), MetaError> {
+        self.sync_commits(upto)?;
+        // The round of another thread may have made them durable, and that thread may not have come to this.
+        self.end_removals();
+        Ok(())
+    }
+
+    fn sync_commits(&self, upto: Seq) -> Result<(), MetaError> {
         if self.options.read_only {
             // Everything was durable when the engine was open, and nothing has changed.
             return Ok(());

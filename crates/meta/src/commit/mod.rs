@@ -28,6 +28,7 @@ mod group_sync;
 mod pace;
 mod persistent;
 mod reads;
+mod removals;
 mod room;
 mod sync_point;
 
@@ -41,6 +42,7 @@ use warpfire_slices::HeldSlices;
 use warpfire_units::{Seq, SlicePtr};
 
 pub(crate) use group_sync::GroupSync;
+pub(crate) use removals::PendingRemovals;
 pub(crate) use room::EngineUsage;
 pub(crate) use sync_point::SyncPoint;
 

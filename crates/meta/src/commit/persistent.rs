@@ -6,7 +6,7 @@
 //!    of the snapshot too, and recovery never reuses a seq below it.
 //! 2. The seq is registered before its record is applied, under the same locks. A job that listed the readers
 //!    before has no version newer than the snapshot.
-//! 3. The registration ends after the sync that covers the removal of the record.
+//! 3. The registration ends after the sync that covers the removal of the record (`removals.rs`).
 //! 4. The same holds for the seq of a domain's origin, and a domain counts as removed only once the record
 //!    that says so is durable. Until then a crash could bring back the domain without the versions that
 //!    compaction has dropped. A domain loses its origin in the same way (`forget_origin`,
@@ -24,6 +24,7 @@ use warpfire_log::{Admit, LogStore};
 use warpfire_units::Seq;
 
 use super::PreparedCommit;
+use super::removals::Removal;
 use crate::batch::{Batch, BatchOp, RESERVED, SUMS};
 use crate::domain::{DomainId, DomainRecord, RollbackRecord};
 use crate::engine::{EngineInner, ShardWriteGuard};
@@ -91,7 +92,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         shards[0].credit += granted;
         let applied = self.apply_records(build, &mut shards)?;
         drop((shards, sync_point));
-        self.finish_removal(applied)
+        Ok(self.finish_removal(applied))
     }
 
     /// Commits changes and makes a snapshot that shows them; see `SnapshotStore::commit_with_snapshot`.
@@ -130,7 +131,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         self.run_hook(&mut shards)?;
         let applied = self.apply_records(build, &mut shards)?;
         drop((shards, sync_point));
-        self.finish_removal(applied)
+        Ok(self.finish_removal(applied))
     }
 
     /// Rolls a domain back, and commits changes that its later readers see; see
@@ -192,11 +193,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             return Ok(false);
         }
         let committed = self.commit(batch, None, Admit::Reserve)?;
-        // A crash before this is durable brings the record back, and its versions must be there then.
-        self.sync(committed)?;
-        self.domains.remove_rollback(record.domain, record.at);
-        self.snapshots.note_removal();
-        self.wake_background();
+        self.remove_when_durable(committed, Removal::Rollback(*record));
         Ok(true)
     }
 
@@ -244,19 +241,13 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
         Ok(AppliedRecords { seq, named_by, removed })
     }
 
-    /// Ends the removal of domains: their versions may go once the record is durable.
-    fn finish_removal(&self, applied: AppliedRecords) -> Result<Seq, CommitError> {
-        if !applied.removed.is_empty() {
-            debug_assert!(applied.seq < applied.named_by, "a record has a later seq than its subject");
-            // Until this returns a crash could bring the domain back, so compaction keeps all of it.
-            self.sync(applied.named_by)?;
-            for record in applied.removed {
-                self.domains.set(record);
-            }
-            self.snapshots.note_removal();
-            self.wake_background();
+    /// Hands over the domains that a commit removes: until it is durable, compaction keeps all of them.
+    fn finish_removal(&self, applied: AppliedRecords) -> Seq {
+        debug_assert!(applied.seq < applied.named_by, "a record has a later seq than its subject");
+        for record in applied.removed {
+            self.remove_when_durable(applied.named_by, Removal::Domain(record));
         }
-        Ok(applied.seq)
+        applied.seq
     }
 
     /// Registers the domains that a commit makes or changes, with the seqs of their origins. Returns those
@@ -264,11 +255,14 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     fn register_domains(&self, records: Vec<DomainRecord>) -> Vec<DomainRecord> {
         let mut removed = Vec::new();
         for record in records {
-            let live = DomainRecord { removed_at: None, ..record };
-            let before = self.domains.set(live);
-            let place = |record: DomainRecord| record.origin.map(|origin| (origin.domain, origin.seq));
+            let before = self.domains.set_live(record).and_then(|before| before.origin);
             debug_assert!(
-                before.is_none_or(|before| place(before) == place(record)),
+                match (before, record.origin) {
+                    (Some(before), Some(now)) => (before.domain, before.seq) == (now.domain, now.seq),
+                    // The loss of the origin waits to be durable.
+                    (Some(before), None) => before.released_at.is_some(),
+                    (None, _) => true,
+                },
                 "a domain keeps its origin until that is forgotten"
             );
             if record.removed_at.is_some() {
@@ -280,38 +274,25 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
 
     /// Forgets a removed domain; see `SnapshotStore::forget_domain`.
     pub(crate) fn forget_domain(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError> {
-        let removed = self.commit(batch, None, Admit::Reserve)?;
-        self.sync(removed)?;
-        self.domains.remove(domain);
-        self.snapshots.note_removal();
-        self.wake_background();
+        let committed = self.commit(batch, None, Admit::Reserve)?;
+        self.remove_when_durable(committed, Removal::DomainRecord(domain));
         Ok(())
     }
 
-    /// Forgets an origin that nobody needs; see `SnapshotStore::forget_origin`.
+    /// Forgets an origin that nobody needs; see `SnapshotStore::forget_origin`. A crash may bring back the
+    /// record with the origin, also from before its release: then the deletes that hide the origin's values
+    /// must be there.
     pub(crate) fn forget_origin(&self, domain: DomainId, batch: &Batch) -> Result<(), CommitError> {
         debug_assert!(
             self.domains.get().is_some_and(|t| t.unneeded_origins(&self.snapshots).contains(&domain)),
             "nobody reads on in an origin that is forgotten, and nobody can begin to"
         );
-        let committed = self.remove_origin_record(domain, batch)?;
-        // A crash before this is durable brings back the record with the origin, also from before its
-        // release: then the deletes that hide the origin's values must be there.
-        self.sync(committed)?;
-        if !is_planted(PlantedBug::OriginForgottenEarly) {
-            self.domains.forget_origin(domain);
-        }
-        self.snapshots.note_removal();
-        self.wake_background();
-        Ok(())
-    }
-
-    /// Commits the record of a domain without its origin, which stays registered.
-    pub(crate) fn remove_origin_record(&self, domain: DomainId, batch: &Batch) -> Result<Seq, CommitError> {
         if is_planted(PlantedBug::OriginForgottenEarly) {
             self.domains.forget_origin(domain);
         }
-        self.commit(batch, None, Admit::Reserve)
+        let committed = self.commit(batch, None, Admit::Reserve)?;
+        self.remove_when_durable(committed, Removal::Origin(domain));
+        Ok(())
     }
 
     /// See `SnapshotStore::unneeded_domains`.
@@ -328,12 +309,11 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
 
     /// Drops a persistent snapshot; see `SnapshotStore::drop_snapshot`.
     pub(crate) fn drop_snapshot(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {
-        let removed = self.remove_snapshot_record(seq, batch)?;
-        // A crash before this is durable brings the record back, and its versions must be there then.
-        self.sync(removed)?;
-        self.snapshots.forget(seq);
-        // Work that came to nothing before may gain space now.
-        self.wake_background();
+        if is_planted(PlantedBug::SnapshotForgottenEarly) {
+            self.snapshots.forget(seq);
+        }
+        let committed = self.commit(batch, None, Admit::Reserve)?;
+        self.remove_when_durable(committed, Removal::Snapshot(seq));
         Ok(())
     }
 
@@ -355,19 +335,8 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
     /// Drops a bookmark; see `SnapshotStore::drop_bookmark`.
     pub(crate) fn drop_bookmark(&self, seq: Seq, batch: &Batch) -> Result<(), CommitError> {
         debug_assert!(!batch.is_empty(), "the record of the bookmark is removed");
-        let removed = self.commit(batch, None, Admit::Reserve)?;
-        // As for a snapshot: a crash before this is durable brings the record back.
-        self.sync(removed)?;
-        self.snapshots.forget_bookmark(seq);
-        self.wake_background();
+        let committed = self.commit(batch, None, Admit::Reserve)?;
+        self.remove_when_durable(committed, Removal::Bookmark(seq));
         Ok(())
-    }
-
-    /// Removes the record of a persistent snapshot, which stays held.
-    pub(crate) fn remove_snapshot_record(&self, seq: Seq, batch: &Batch) -> Result<Seq, CommitError> {
-        if is_planted(PlantedBug::SnapshotForgottenEarly) {
-            self.snapshots.forget(seq);
-        }
-        self.commit(batch, None, Admit::Reserve)
     }
 }

@@ -36,7 +36,7 @@ use warpfire_units::{SegmentId, Seq};
 
 pub(crate) use shards::{EngineShard, EngineShards, ShardWriteGuard};
 
-use crate::commit::{EngineUsage, GroupSync, SyncPoint};
+use crate::commit::{EngineUsage, GroupSync, PendingRemovals, SyncPoint};
 use crate::compaction::{HiddenBytes, Reclaim};
 use crate::domain::{Domains, OriginTable};
 use crate::key_locks::KeyLocks;
@@ -206,6 +206,7 @@ pub(crate) struct EngineInner<L: LogStore, S> {
     pub(crate) group_sync: GroupSync,
     /// Every commit up to here is durable.
     pub(crate) durable: AtomicU64,
+    pub(crate) removals: PendingRemovals,
     pub(crate) usage: EngineUsage,
     pub(crate) reserved: ReservedBytes,
     pub(crate) reclaim: Reclaim,
@@ -265,6 +266,7 @@ impl<L: LogStore, S: Schema> EngineInner<L, S> {
             // A rollback holds less from now on.
             self.snapshots.note_removal();
         }
+        self.end_removals();
     }
 
     /// Logs a commit record and remembers its position for checkpoints.

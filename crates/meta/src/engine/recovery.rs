@@ -40,7 +40,7 @@ use warpfire_units::{SegmentId, Seq, SlicePtr};
 
 use super::background::{BackgroundSignal, Threads};
 use super::{Engine, EngineInner, EngineOptions, EngineShards, Latch, LoggedManifest};
-use crate::commit::{EngineUsage, GroupSync, SyncPoint};
+use crate::commit::{EngineUsage, GroupSync, PendingRemovals, SyncPoint};
 use crate::compaction::{HiddenBytes, Reclaim};
 use crate::domain::{DomainOrigin, Domains};
 use crate::key_locks::KeyLocks;
@@ -204,6 +204,7 @@ impl<L: LogStore, S: Schema> Engine<L, S> {
             }),
             group_sync: GroupSync::default(),
             durable: AtomicU64::new(replayed.newest.0),
+            removals: PendingRemovals::default(),
             usage,
             reserved: ReservedBytes::default(),
             reclaim: Reclaim::default(),

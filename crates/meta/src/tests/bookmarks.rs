@@ -33,6 +33,7 @@ fn drop_snapshot(engine: &TestEngine, seq: Seq) {
     let mut batch = Batch::new();
     batch.delete(&snapshot_key(seq));
     engine.drop_snapshot(seq, &batch).unwrap();
+    engine.sync(Seq::MAX).unwrap();
 }
 
 /// Makes a bookmark of the newest version.

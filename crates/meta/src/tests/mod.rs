@@ -12,6 +12,7 @@ mod model;
 mod passing;
 mod past;
 mod released;
+mod removals;
 mod removed;
 mod reserved;
 mod rewriting;

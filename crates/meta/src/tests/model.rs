@@ -65,6 +65,7 @@ fn drop_snapshot(store: &impl SnapshotStore, seq: Seq) {
     let mut batch = Batch::new();
     batch.delete(&snapshot_key(seq));
     store.drop_snapshot(seq, &batch).unwrap();
+    store.sync(Seq::MAX).unwrap();
 }
 
 /// The items of a range of the bytes of a value.

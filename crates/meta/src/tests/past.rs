@@ -51,6 +51,7 @@ fn drop_snapshot(engine: &TestEngine, seq: Seq) {
     let mut batch = Batch::new();
     batch.delete(&snapshot_key(seq));
     engine.drop_snapshot(seq, &batch).unwrap();
+    engine.sync(Seq::MAX).unwrap();
 }
 
 fn value(engine: &TestEngine, key: &[u8], at: Seq) -> Option<Vec<u8>> {
@@ -307,6 +308,7 @@ fn a_cut_at_any_sync_of_a_merge_that_retires_keeps_every_moment() {
             let mut batch = Batch::new();
             batch.delete(&snapshot_key(dropped));
             engine.drop_snapshot(dropped, &batch)?;
+            engine.sync(Seq::MAX)?;
         }
         while engine.background_step()? {}
         engine.compact()?;

@@ -7,7 +7,7 @@ use super::model::domains::{make_domain, release_origin};
 use super::small;
 use crate::domain::DomainRecord;
 use crate::testing::{ListSchema, domain_key, domain_value, text_item};
-use crate::{Background, Batch, Engine, Store};
+use crate::{Background, Batch, Engine, SnapshotStore, Store};
 
 type ListEngine = Engine<MemLog, ListSchema>;
 
@@ -41,7 +41,7 @@ fn a_loss_of_an_origin_that_a_crash_takes_back_shows_nothing_of_it() {
     let alone = DomainRecord { origin: None, ..released };
     batch.put(&domain_key(record.domain), &domain_value(&alone));
     // A compaction comes between the record without the origin and its sync.
-    engine.inner_for_tests().remove_origin_record(record.domain, &batch).unwrap();
+    engine.forget_origin(record.domain, &batch).unwrap();
     assert!(engine.inner_for_tests().compact_all().unwrap());
     assert!(!shows(&engine, b"copy/name"));
     let (log, recovered) = engine.log().crash();

@@ -186,6 +186,7 @@ impl Life {
             let mut batch = Batch::new();
             batch.delete(&snapshot_key(*seq));
             self.engine.drop_snapshot(*seq, &batch).unwrap();
+            self.engine.sync(Seq::MAX).unwrap();
             assert!(self.kept.remove(seq), "it is there");
         }
     }

@@ -18,6 +18,7 @@ pub(in crate::tests) fn drop_bookmark(store: &impl SnapshotStore, number: u64, s
     let mut batch = Batch::new();
     batch.delete(&bookmark_key(number));
     store.drop_bookmark(seq, &batch).unwrap();
+    store.sync(Seq::MAX).unwrap();
 }
 
 impl EngineAndTwin {

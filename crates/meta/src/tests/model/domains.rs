@@ -37,6 +37,7 @@ pub(in crate::tests) fn remove_domain(store: &impl SnapshotStore, record: Domain
         batch.put(&domain_key(record.domain), &domain_value(&removed));
     };
     store.commit_at_newest(Admit::User, &mut build).unwrap();
+    store.sync(Seq::MAX).unwrap();
     removed
 }
 
@@ -57,6 +58,7 @@ pub(in crate::tests) fn forget_origin(store: &impl SnapshotStore, record: Domain
     let mut batch = Batch::new();
     batch.put(&domain_key(record.domain), &domain_value(&alone));
     store.forget_origin(record.domain, &batch).unwrap();
+    store.sync(Seq::MAX).unwrap();
     alone
 }
 
@@ -64,6 +66,7 @@ pub(in crate::tests) fn forget_domain(store: &impl SnapshotStore, domain: Domain
     let mut batch = Batch::new();
     batch.delete(&domain_key(domain));
     store.forget_domain(domain, &batch).unwrap();
+    store.sync(Seq::MAX).unwrap();
 }
 
 impl EngineAndTwin {

@@ -38,6 +38,7 @@ pub(in crate::tests) fn forget_rollback(store: &impl SnapshotStore, record: &Rol
     let mut batch = Batch::new();
     batch.delete(&rollback_key(record));
     assert!(store.forget_rollback(record, &batch).unwrap(), "every table can be read");
+    store.sync(Seq::MAX).unwrap();
 }
 
 impl EngineAndTwin {
