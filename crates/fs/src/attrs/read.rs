@@ -45,6 +45,14 @@ impl<E: Storage> Fs<E> {
         self.call(record, || Permissions(attr_of(node.ino(), &node.current(&node.state.read())))).0
     }
 
+    /// As `getattr`, for a caller that passes nothing of the answer on to a program. In a transaction nothing
+    /// counts as read.
+    #[must_use]
+    pub fn unseen_attributes(&self, node: &Node) -> Attr {
+        let _guard = self.call_gate.enter();
+        attr_of(node.ino(), &node.current(&node.state.read()))
+    }
+
     /// Whether the file was made in this transaction, so that nobody else knows it.
     #[must_use]
     pub fn is_made_here(&self, node: &Node) -> bool {

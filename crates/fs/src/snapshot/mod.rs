@@ -383,8 +383,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
     /// free when compaction meets them. While somebody has the snapshot open, they stay.
     ///
     /// # Errors
-    /// `NotFound`; `SnapshotHeld`; `ReadOnly`; `NoSpace`. If a sync is refused room, the snapshot is gone, and
-    /// the next sync makes that durable.
+    /// `NotFound`; `SnapshotHeld`; `ReadOnly`; `NoSpace`. If a sync is refused room, the snapshot is gone,
+    /// and the next sync makes that durable.
     pub fn delete_snapshot(&self, name: &[u8]) -> Result<SnapshotInfo, FsError> {
         let deleted = self.drop_snapshot(name)?;
         // The snapshot is gone, so an error here is not the answer: the next call that looks tries again.

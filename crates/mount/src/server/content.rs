@@ -19,12 +19,17 @@
 //!    (`tests::coherence::buffered_reads_beside_direct_writes_see_no_old_data`).
 //! 3. A write past the pages that is to be durable is answered after a sync
 //!    (`tests::files::what_is_to_be_durable_flushes_the_device`).
-//! 4. Holes that LSEEK answers were written back first (`seek_written_back`).
-//! 5. A serving thread sends no invalidation, because the kernel may wait for that thread to answer another
+//! 4. A change that takes set-user-ID and set-group-ID bits is answered after the kernel has dropped the
+//!    file's attributes: execve(2) reads the bits from the kernel's cache (`SetIdBits`;
+//!    `tests::privileges::a_program_that_was_changed_does_not_run_with_its_set_user_id_bit`).
+//! 5. Holes that LSEEK answers were written back first (`seek_written_back`).
+//! 6. A serving thread sends no invalidation, because the kernel may wait for that thread to answer another
 //!    request first. Jobs send them.
 
+use std::io;
 use std::sync::{Arc, OnceLock};
 
+use warpfire_fs::acl::Caller;
 use warpfire_fs::{Fs, FsError, NodeRef, Position, Seek};
 use warpfire_fuse::{
     Errno, FileHandle, FopenFlags, INodeNo, Notifier, OpenFlags, ReplyLseek, ReplyWrite, Request,
@@ -47,6 +52,9 @@ const SEEK_ROUNDS_MAX: u32 = 16;
 /// the first write (the server removes it).
 const PAST_PAGES: FileHandle = FileHandle(1);
 
+/// The bits that give a program the rights of its owner or group.
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+
 fn only_writes(flags: OpenFlags) -> bool {
     flags.0 & libc::O_ACCMODE == libc::O_WRONLY
 }
@@ -60,19 +68,29 @@ fn is_durable(flags: OpenFlags) -> bool {
     flags.0 & libc::O_DSYNC != 0
 }
 
-/// A range of a file in the kernel's page cache.
-struct CachedRange {
+/// The kernel's cache of a file.
+struct CachedFile {
     notifier: Arc<OnceLock<Notifier>>,
     ino: INodeNo,
 }
 
-impl CachedRange {
+impl CachedFile {
     /// Makes the kernel send the changed pages of a range, then drop its pages and the file's attributes.
     fn drop_pages(&self, offset: u64, len: u64) {
         let notifier = self.notifier.get().expect("the notifier is set before the first request");
         let signed =
             |bytes: u64| i64::try_from(bytes).expect("the kernel's ranges end within the largest file");
-        if let Err(e) = notifier.inval_inode(self.ino, signed(offset), signed(len)) {
+        self.note(notifier.inval_inode(self.ino, signed(offset), signed(len)));
+    }
+
+    /// Makes the kernel drop the file's attributes, and no pages.
+    fn drop_attributes(&self) {
+        let notifier = self.notifier.get().expect("the notifier is set before the first request");
+        self.note(notifier.inval_inode(self.ino, -1, 0));
+    }
+
+    fn note(&self, invalidated: io::Result<()>) {
+        if let Err(e) = invalidated {
             // The kernel had nothing in its cache, or the mount has ended.
             tracing::debug!(ino = self.ino.0, error = %e, "nothing to invalidate");
         }
@@ -80,8 +98,35 @@ impl CachedRange {
 }
 
 impl<E: Storage> Server<E> {
-    fn cached_range(&self, ino: INodeNo) -> CachedRange {
-        CachedRange { notifier: Arc::clone(&self.context.connection.notifier), ino }
+    fn cached_file(&self, ino: INodeNo) -> CachedFile {
+        CachedFile { notifier: Arc::clone(&self.context.connection.notifier), ino }
+    }
+
+    /// Whether a change of the file's content by this caller takes set-user-ID or set-group-ID bits from it.
+    fn takes_set_id(&self, caller: &Caller<'_>, node: &NodeRef) -> bool {
+        !caller.is_root() && self.fs.unseen_attributes(node).mode & SET_ID != 0
+    }
+
+    /// Runs `change`, which changes the content of a file for a caller, and then `answer` with its outcome:
+    /// at once, or after the kernel has dropped the file's attributes, if the change takes set-id bits.
+    pub(super) fn answer_change<T: Send + 'static>(
+        &self,
+        caller: &Caller<'_>,
+        node: &NodeRef,
+        change: impl FnOnce() -> Result<T, FsError>,
+        answer: impl FnOnce(RequestResult<T>) + Send + 'static,
+    ) {
+        let takes_set_id = self.takes_set_id(caller, node);
+        let changed = change().map_err(Refusal::from);
+        self.context.changes.mark();
+        if !takes_set_id {
+            return answer(changed);
+        }
+        let cached = self.cached_file(INodeNo(self.number_of(node.ino())));
+        self.context.blocking_threads.spawn_elsewhere(move || {
+            cached.drop_attributes();
+            answer(changed);
+        });
     }
 
     /// The handle of a file that OPEN opens with these flags, and how the kernel treats it. Appends go past
@@ -137,20 +182,24 @@ impl<E: Storage> Server<E> {
                         stale.note_write(ino.0, offset, data)?;
                     }
                 } else if stale.merge(ino.0, offset, data, size, write)? {
-                    return Ok((node, offset));
+                    return Ok((node, offset, false));
                 }
             }
+            let takes_set_id = self.takes_set_id(&caller, &node);
             let position = self.write_position(&node, &write);
             // In a view the program did not ask for the end: the append goes to the end at the commit.
             if position == Position::End && self.in_view() {
                 self.fs.append(&caller, &node, data)?;
-                return Ok((node, offset));
+                // The kernel may know another end, and has the bytes in its pages there.
+                let end = self.fs.unseen_attributes(&node).size_bytes;
+                let at = if is_direct { offset } else { end.saturating_sub(len) };
+                return Ok((node, at, takes_set_id));
             }
             let at = self.fs.write(&caller, &node, position, data)?;
-            Ok((node, at))
+            Ok((node, at, takes_set_id))
         });
         self.context.changes.mark();
-        let (node, at) = match written {
+        let (node, at, takes_set_id) = match written {
             Ok(written) => written,
             Err(Refusal(errno)) => return reply.error(errno),
         };
@@ -158,18 +207,19 @@ impl<E: Storage> Server<E> {
         // noted by now that the kernel has pages.
         let has_pages = || self.context.nodes.get_content(ino.0, false).is_some_and(|(_, pages)| pages);
         let count = u32::try_from(len).expect("the kernel writes at most 1 MiB at a time");
-        let range = self.cached_range(ino);
+        let cached = self.cached_file(ino);
         let is_moved = at != offset;
         // Where the write went, and where the kernel thinks that it went.
         let (from, to) = (offset.min(at), offset.max(at).saturating_add(len));
-        let drop_pages = move || range.drop_pages(from, to - from);
         let drops_first = is_direct && (is_moved || has_pages());
-        // The kernel sends an FSYNC after a durable write through its pages, and none after one past them.
-        let syncs = handle == PAST_PAGES && is_durable(flags);
-        if !drops_first && !syncs {
+        // The kernel sends an FSYNC after a durable write through its pages. It sends none after an
+        // asynchronous direct one, nor after one past the pages.
+        let syncs = is_direct && is_durable(flags);
+        if !drops_first && !syncs && !takes_set_id {
             reply.written(count);
             if is_moved {
                 // After the answer: until then the kernel keeps a page of the write locked.
+                let drop_pages = move || cached.drop_pages(from, to - from);
                 self.context.blocking_threads.spawn_elsewhere(drop_pages);
             }
             return;
@@ -177,12 +227,18 @@ impl<E: Storage> Server<E> {
         let fs = Arc::clone(&self.fs);
         self.context.blocking_threads.spawn_elsewhere(move || {
             if drops_first {
-                drop_pages();
+                cached.drop_pages(from, to - from);
+            } else if takes_set_id {
+                cached.drop_attributes();
             }
             let synced = if syncs { fs.fsync(&node) } else { Ok(()) };
             match synced {
                 Ok(()) => reply.written(count),
                 Err(e) => reply.error(Refusal::from(e).0),
+            }
+            if is_moved && !drops_first {
+                // After the answer, as above.
+                cached.drop_pages(from, to - from);
             }
         });
     }
@@ -239,7 +295,7 @@ impl<E: Storage> Server<E> {
         if !may_be_dirty {
             return reply_offset(found, reply);
         }
-        let (fs, range) = (Arc::clone(&self.fs), self.cached_range(ino));
+        let (fs, range) = (Arc::clone(&self.fs), self.cached_file(ino));
         let id = req.unique();
         self.context.blocking_threads.spawn_elsewhere(move || {
             tracing::debug!(id, ino = ino.0, "hole written back before it is answered");
@@ -248,7 +304,7 @@ impl<E: Storage> Server<E> {
     }
 }
 
-pub(super) fn is_direct(flags: OpenFlags) -> bool {
+fn is_direct(flags: OpenFlags) -> bool {
     flags.0 & libc::O_DIRECT != 0
 }
 
@@ -259,7 +315,7 @@ fn seek_written_back<E: Storage>(
     node: &NodeRef,
     what: Seek,
     from: u64,
-    range: &CachedRange,
+    range: &CachedFile,
 ) -> Result<u64, FsError> {
     let mut clean = 0..0;
     for _ in 0..SEEK_ROUNDS_MAX {

@@ -386,11 +386,20 @@ impl<E: Storage> Filesystem for Server<E> {
     fn fallocate(&self, req: &Request, ino: INodeNo, mode: i32, offset: u64, length: u64, reply: ReplyEmpty) {
         let _request = self.enter(req, "fallocate", ino);
         let groups = CallerGroups::of(req.pid());
-        let allocated = self.node(ino).and_then(|node| {
+        let caller = caller(req, &groups);
+        let found = self.node(ino).and_then(|node| {
             let mode = alloc_mode(mode).ok_or(Refusal(Errno::OPNOTSUPP))?;
-            Ok(self.fs.fallocate(&caller(req, &groups), &node, mode, offset, length)?)
+            Ok((node, mode))
         });
-        self.reply_done(allocated, reply);
+        let (node, mode) = match found {
+            Ok(found) => found,
+            Err(Refusal(errno)) => return reply.error(errno),
+        };
+        let change = || self.fs.fallocate(&caller, &node, mode, offset, length);
+        self.answer_change(&caller, &node, change, |allocated| match allocated {
+            Ok(()) => reply.ok(),
+            Err(Refusal(errno)) => reply.error(errno),
+        });
     }
 
     fn lseek(&self, req: &Request, ino: INodeNo, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -413,16 +422,17 @@ impl<E: Storage> Filesystem for Server<E> {
     ) {
         let _request = self.enter(req, "copy_file_range", ino_in);
         let groups = CallerGroups::of(req.pid());
-        let copied = self.node(ino_in).and_then(|from| {
-            let to = self.node(ino_out)?;
-            Ok(self.fs.copy_range(&caller(req, &groups), (&from, offset_in), (&to, offset_out), len)?)
-        });
-        match copied {
+        let caller = caller(req, &groups);
+        let (from, to) = match self.node(ino_in).and_then(|from| Ok((from, self.node(ino_out)?))) {
+            Ok(found) => found,
+            Err(Refusal(errno)) => return reply.error(errno),
+        };
+        let change = || self.fs.copy_range(&caller, (&from, offset_in), (&to, offset_out), len);
+        self.answer_change(&caller, &to, change, |copied| match copied {
             Ok(copied) => {
                 reply.written(u32::try_from(copied).expect("a copy is at most as long as the request"))
             }
             Err(Refusal(errno)) => reply.error(errno),
-        }
-        self.context.changes.mark();
+        });
     }
 }

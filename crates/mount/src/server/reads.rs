@@ -33,7 +33,6 @@ use warpfire_fuse::{INodeNo, ReadRequest, ReplyData, Request};
 use warpfire_meta::Storage;
 use warpfire_units::BLOCK_BYTES;
 
-use super::content::is_direct;
 use super::request::{RequestScope, enter_request};
 use super::{Refusal, Server};
 use crate::blocking_threads::BlockingThreads;
@@ -61,7 +60,10 @@ fn with_buffer<T>(len: usize, read: impl FnOnce(&mut [u8]) -> T) -> T {
 impl<E: Storage> Server<E> {
     pub(super) fn read_content(&self, req: &Request, ino: INodeNo, read: ReadRequest, reply: ReplyData) {
         let span = enter_request(req, "read", ino);
-        let node = match self.content_node(ino, is_direct(read.flags)) {
+        // The kernel sends the owner of a lock with a direct read, and never with one that fills its pages:
+        // a mapping has pages also where the descriptor is direct.
+        let fills_pages = !read.has_lock_owner;
+        let node = match self.content_node(ino, !fills_pages) {
             Ok((node, had_pages)) => {
                 if !had_pages {
                     self.expected_reads.note_first_read();
@@ -70,8 +72,7 @@ impl<E: Storage> Server<E> {
             }
             Err(Refusal(errno)) => return reply.error(errno),
         };
-        let ReadRequest { offset, size, has_lock_owner, .. } = read;
-        let fills_pages = !has_lock_owner;
+        let ReadRequest { offset, size, .. } = read;
         let read = ContentRead { node, ino, offset, size, fills_pages, process: req.pid() };
         let failures = &self.context.failures;
         let Some(threads) = self.context.read_threads.as_ref().filter(|threads| self.others_wait(threads))

@@ -92,6 +92,33 @@ fn open_files_belong_to_the_next_transaction() {
     assert_eq!(fs::read(fixture.at("log")).unwrap(), b"0123");
 }
 
+/// The kernel has the end of the file from before the commit, which another program has moved.
+#[test]
+fn an_append_that_goes_to_another_end_than_the_kernel_knows_is_read_where_it_is() {
+    const PAGE: usize = 4096;
+    let page = |byte: u8| [byte; PAGE];
+    let Some(fixture) = MountFixture::new() else { return };
+    fs::write(fixture.at("log"), page(b'A')).unwrap();
+    let (control, first, view) = begun(&fixture);
+    let mut log = File::options().read(true).append(true).open(view.join("log")).unwrap();
+    log.write_all(&page(b'B')).unwrap();
+    append_to(&fixture.at("log"), &page(b'C'));
+    let second = chained(&control, first);
+    log.write_all(&page(b'X')).unwrap();
+    // Page by page: a read across the end that the kernel knows would ask for the size and drop all pages.
+    let seen = || {
+        let mut bytes = page(0);
+        let mut read = |n: usize| log.read_at(&mut bytes, (n * PAGE) as u64).map(|_| bytes[0]).unwrap();
+        [read(0), read(1), read(2)]
+    };
+    // The pages are dropped after the write is answered.
+    wait_until("the pages of the other end are dropped", || seen() == *b"ACB");
+    drop(log);
+    assert_eq!(commit(&control, second).state, TransactionState::Committed);
+    let committed: Vec<u8> = [b'A', b'C', b'B', b'X'].into_iter().flat_map(page).collect();
+    assert!(fs::read(fixture.at("log")).unwrap() == committed);
+}
+
 #[test]
 fn the_last_commit_of_a_chain_is_like_any_other() {
     let Some(fixture) = MountFixture::new() else { return };

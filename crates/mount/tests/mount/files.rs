@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, sy
 use std::process::Command;
 use std::thread;
 
-use crate::fixture::{self, MountFixture};
+use crate::fixture::{self, Mapping, MountFixture, c_program};
 use crate::views::wait_until;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -472,6 +472,32 @@ fn what_is_to_be_durable_flushes_the_device() {
         rustix::io::pwritev2(&file, &[io::IoSlice::new(b"bytes")], 0, flags).unwrap();
         assert_eq!(fixture.flushes() > before, flushed, "{flags:?}");
     }
+}
+
+#[test]
+fn a_durable_asynchronous_write_flushes_the_device() {
+    let Some(fixture) = MountFixture::new() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let Some(program) = c_program("aio", directory.path()) else { return };
+    let path = fixture.at("file");
+    fs::write(&path, [b'o'; 4096]).unwrap();
+    File::open(&path).unwrap().sync_all().unwrap();
+    for (when, flushed) in [("later", false), ("ended", true)] {
+        let before = fixture.flushes();
+        assert!(Command::new(&program).arg(&path).arg(when).status().unwrap().success());
+        assert_eq!(fixture.flushes() > before, flushed, "{when}");
+    }
+}
+
+#[test]
+fn bytes_stored_by_a_mapping_of_a_direct_descriptor_are_data() {
+    let Some(fixture) = MountFixture::new() else { return };
+    let path = fixture.at("file");
+    File::create(&path).unwrap().set_len(1 << 20).unwrap();
+    let file = File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let mut mapping = Mapping::new(&file, 1 << 20);
+    mapping.bytes()[8192] = 65;
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)), Ok(8192));
 }
 
 #[test]

@@ -130,6 +130,44 @@ fn every_change_of_content_takes_set_id_bits_and_capabilities_from_a_file() {
     }
 }
 
+/// Calls that change the content of a program, which still runs afterwards.
+const CHANGES: [Call; 5] = [
+    ("append past the pages", |path| File::options().append(true).open(path)?.write_all(b"x")),
+    ("append", |path| File::options().read(true).append(true).open(path)?.write_all(b"x")),
+    ("write", |path| open(path)?.write_all_at(b"\x7f", 0)),
+    ("allocate", |path| {
+        let len = fs::metadata(path)?.len();
+        Ok(fallocate(open(path)?, FallocateFlags::KEEP_SIZE, len, 4096)?)
+    }),
+    ("copy_file_range", |path| {
+        let mut len = fs::metadata(path)?.len();
+        rustix::fs::copy_file_range(File::open(path)?, Some(&mut 0), open(path)?, Some(&mut len), 100)?;
+        Ok(())
+    }),
+];
+
+/// The kernel takes the bits of a program that it runs from its cache.
+#[test]
+fn a_program_that_was_changed_does_not_run_with_its_set_user_id_bit() {
+    let Some(fixture) = MountFixture::shared() else { return };
+    fs::set_permissions(fixture.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let mut remount = Command::new("mount");
+    remount.args(["-o", "remount,bind,suid"]).arg(fixture.path());
+    assert!(remount.status().unwrap().success());
+    for (name, change) in CHANGES {
+        let path = fixture.at("program");
+        fs::copy("/usr/bin/id", &path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+        let runs_as = || {
+            let output = as_user(USER, || Command::new(&path).arg("-u").output()).unwrap();
+            String::from_utf8(output.stdout).unwrap().trim().parse::<u32>().unwrap()
+        };
+        assert_eq!(runs_as(), 0, "{name}: the mount honours the bit");
+        as_user(USER, || change(&path)).expect(name);
+        assert_eq!(runs_as(), USER, "{name}");
+    }
+}
+
 #[test]
 fn a_write_by_the_descriptor_that_made_a_file_takes_its_privileges() {
     let Some(fixture) = MountFixture::shared() else { return };
