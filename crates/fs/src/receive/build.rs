@@ -18,6 +18,7 @@ use crate::attrs::{NewMode, SetAttr, SetTime, XattrMode};
 use crate::data::{AllocMode, Position, WriteSource};
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::limits::INLINE_BYTES_MAX;
 use crate::names::{NewFile, RenameMode};
 use crate::node::{NameBuf, NodeRef};
 use crate::slice::YankedSlice;
@@ -27,6 +28,13 @@ const ROOT: Caller<'static> = Caller::ROOT;
 
 /// Bytes of the spool that are held as one value. Its parts name the files' slices.
 const WINDOW_BYTES: u64 = 16 << 20;
+
+/// Runs that one commit of the content of a file takes, of some 100 bytes of memory each. A record may name
+/// the same bytes again and again, so its content may have far more runs than the stream has bytes.
+const RUNS_AT_ONCE: usize = 1 << 16;
+
+/// Bytes in memory that one commit of the content of a file takes. They are inline in the spool's metadata.
+const INLINE_BYTES_AT_ONCE: usize = INLINE_BYTES_MAX;
 
 /// The bytes of files in the spool.
 pub(super) struct SpoolData<'a, E: Storage> {
@@ -55,6 +63,27 @@ impl<'a, E: Storage> SpoolData<'a, E> {
         }
         let (range, value) = self.window.as_ref().expect("filled above");
         Ok(value.part(wanted.start - range.start..wanted.end - range.start))
+    }
+}
+
+/// Parts of the data that follow each other in a file.
+#[derive(Default)]
+struct Parts {
+    values: Vec<YankedSlice>,
+    runs: usize,
+    inline_bytes: usize,
+}
+
+impl Parts {
+    fn push(&mut self, part: YankedSlice) {
+        self.runs += part.runs();
+        self.inline_bytes += part.content_bytes();
+        self.values.push(part);
+    }
+
+    /// Whether they are enough for one commit.
+    fn are_many(&self) -> bool {
+        self.runs >= RUNS_AT_ONCE || self.inline_bytes > INLINE_BYTES_AT_ONCE
     }
 }
 
@@ -263,17 +292,20 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
         }
     }
 
-    /// The content of pieces that are all in the data.
+    /// The content of pieces that are all in the data. It consists of slices, or it is short. `None` for all
+    /// other pieces: `write` takes them step by step.
     fn joined(&mut self, pieces: &[Piece<'_>]) -> Result<Option<YankedSlice>, FsError> {
-        let mut parts = Vec::with_capacity(pieces.len());
+        let mut parts = Parts::default();
         for piece in pieces {
             let PieceSource::Data(position) = piece.source else { return Ok(None) };
             parts.push(self.data.part(position, piece.len_bytes)?);
+            if parts.are_many() {
+                return Ok(None);
+            }
         }
-        match parts.as_slice() {
-            [_] => Ok(parts.pop()),
-            parts => YankedSlice::join(parts),
-        }
+        let content = YankedSlice::join(&parts.values)?;
+        let is_short = |content: &YankedSlice| content.len_bytes() <= INLINE_BYTES_MAX as u64;
+        Ok(content.filter(|content| content.is_of_slices() || is_short(content)))
     }
 
     /// Makes a regular file with a value as its content.
@@ -302,7 +334,7 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
             let source = WriteSource::Slices(slices);
             return self.fs.make_source(&ROOT, dir, name, new, &source, false).map(drop);
         }
-        // The spool is so short that its metadata holds its bytes.
+        // A part of the spool is so short that its metadata holds its bytes. So is the content (`joined`).
         let mut bytes = vec![0; usize::try_from(content.len_bytes()).map_err(|_| FsError::FileTooLarge)?];
         self.fs.read_yanked_slice(content, 0, &mut bytes)?;
         drop((in_use, pin));
@@ -312,7 +344,7 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
     fn write(&mut self, offset: u64, pieces: &[Piece<'_>]) -> Result<(), FsError> {
         let file = self.file()?;
         let mut at = offset;
-        let mut parts: Vec<YankedSlice> = Vec::new();
+        let mut parts = Parts::default();
         let mut parts_at = offset;
         for piece in pieces {
             let PieceSource::Data(position) = piece.source else {
@@ -324,6 +356,10 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
             };
             parts.push(self.data.part(position, piece.len_bytes)?);
             at += piece.len_bytes;
+            if parts.are_many() {
+                self.paste(&file, parts_at, &mut parts)?;
+                parts_at = at;
+            }
         }
         self.paste(&file, parts_at, &mut parts)?;
         if self.fs.getattr(&file).size_bytes < at {
@@ -333,11 +369,10 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
         Ok(())
     }
 
-    fn paste(&self, file: &NodeRef, at: u64, parts: &mut Vec<YankedSlice>) -> Result<(), FsError> {
-        if let Some(content) = YankedSlice::join(parts)? {
+    fn paste(&self, file: &NodeRef, at: u64, parts: &mut Parts) -> Result<(), FsError> {
+        if let Some(content) = YankedSlice::join(&std::mem::take(parts).values)? {
             self.fs.paste(&ROOT, file, Position::At(at), &content)?;
         }
-        parts.clear();
         Ok(())
     }
 

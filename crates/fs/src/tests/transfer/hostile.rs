@@ -5,7 +5,10 @@ use warpfire_format::stream::{
     StreamSnapshot, put_frame,
 };
 
+use warpfire_meta::SliceStore;
+
 use super::*;
+use crate::tests::engine::{format, open};
 use crate::tests::world;
 use crate::transfer::StreamHasher;
 
@@ -180,8 +183,8 @@ fn forged(records: &[StreamRecord<'_>], data: &[u8]) -> Vec<u8> {
         StreamHeader { pool: pool(), snapshot, base: None, inodes: 0, file_bytes: 0, root: b"/".to_vec() };
     let mut out = Vec::new();
     put_frame(&mut out, FrameKind::Header, |out| header.encode(out));
-    if !data.is_empty() {
-        put_frame(&mut out, FrameKind::Data, |out| out.extend_from_slice(data));
+    for part in data.chunks(1 << 20) {
+        put_frame(&mut out, FrameKind::Data, |out| out.extend_from_slice(part));
     }
     put_frame(&mut out, FrameKind::Records, |out| {
         records.iter().for_each(|record| record.encode(out, &mut Vec::new()));
@@ -238,6 +241,36 @@ fn records_that_were_made_to_harm_reach_nothing_outside() {
     // A strange but possible file is made.
     let sparse = vec![made(FileKind::Regular, b"f", b"", vec![vast])];
     receive(&other, "/new", &forged(&sparse, b"")).unwrap();
+}
+
+/// A file of so many pieces, each of which is the data from there on.
+fn repeated(data: &[u8], from: usize, count: usize) -> Vec<StreamRecord<'static>> {
+    let piece = Piece { len_bytes: (data.len() - from) as u64, source: PieceSource::Data(from as u64) };
+    vec![made(FileKind::Regular, b"f", b"", vec![piece; count])]
+}
+
+#[test]
+fn a_file_that_names_the_same_bytes_again_and_again_takes_no_more_room_than_they_do() {
+    let fs = Arc::new(open(format(), Fs::format));
+    // The end of the data is so short that it is inline in the spool's metadata.
+    let data: Vec<u8> = (0..(1 << 20) + 100_u32).map(|n| (n >> 7) as u8).collect();
+    receive(&fs, "/new", &forged(&repeated(&data, 100, 200), &data)).unwrap();
+    fs.delete_snapshot(b"forged").unwrap();
+    let live = fs.engine().space().unwrap().live_bytes;
+    assert!(live < 8 << 20, "{live} bytes hold 200 times the same MiB");
+    let dir = fs.lookup(&ROOT, &fs.root(), b"new").unwrap();
+    let content = fs.read_file(&ROOT, &dir, b"f").unwrap();
+    assert!(content == data[100..].repeat(200), "{} bytes", content.len());
+}
+
+#[test]
+fn a_file_that_names_the_same_short_bytes_again_and_again_is_right() {
+    let (_, other) = pair();
+    let data: Vec<u8> = (0..20_000_u32).map(|n| (n % 251) as u8).collect();
+    receive(&other, "/new", &forged(&repeated(&data, 0, 500), &data)).unwrap();
+    let dir = other.lookup(&ROOT, &other.root(), b"new").unwrap();
+    let content = other.read_file(&ROOT, &dir, b"f").unwrap();
+    assert!(content == data.repeat(500), "{} bytes", content.len());
 }
 
 #[test]
