@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! 1. Every name is looked up in a directory of the tree, and no symbolic link is followed. So no record
-//!    reaches anything outside of the tree and the stash (`enter`, `open`).
+//!    reaches anything outside of the tree and the stash (`enter`, `open`). The spools are outside, also if
+//!    the tree is the whole pool (`dir_of`).
 //! 2. The content of a file is named where the spool has it: no bytes are copied, but for the few that are
 //!    inline in records or in the spool's own metadata (`SpoolData::source`).
 
@@ -18,11 +19,12 @@ use crate::attrs::{NewMode, SetAttr, SetTime, XattrMode};
 use crate::data::{AllocMode, Position, WriteSource};
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::limits::INLINE_BYTES_MAX;
+use crate::limits::{DEPTH_MAX, INLINE_BYTES_MAX};
 use crate::names::{NewFile, RenameMode};
 use crate::node::{NameBuf, NodeRef};
 use crate::slice::YankedSlice;
 use crate::stamp::timestamp;
+use crate::transfer::is_receive_directory;
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
@@ -125,6 +127,10 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
     }
 
     fn push(&mut self, dir: NodeRef) -> Result<(), FsError> {
+        // Each level takes memory, and no tree is deeper.
+        if self.levels.len() >= DEPTH_MAX as usize {
+            return Err(FsError::Invalid("a record enters a directory below more than 2^20 others"));
+        }
         let has_default_acl = match self.fs.getxattr(&ROOT, &dir, XATTR_DEFAULT) {
             Err(FsError::NoAttribute) => false,
             found => found.map(|_| true)?,
@@ -137,8 +143,16 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
         self.levels.last().expect("the root of the tree is never left")
     }
 
-    fn dir(&self) -> NodeRef {
-        NodeRef::clone(&self.level().dir)
+    /// The current directory, for a record with this name in it.
+    ///
+    /// # Errors
+    /// `Invalid` for the directory of the spools.
+    fn dir_of(&self, name: &[u8]) -> Result<NodeRef, FsError> {
+        let dir = &self.level().dir;
+        if is_receive_directory(dir.ino(), name) {
+            return Err(FsError::Invalid("a record names the directory of streams that are received"));
+        }
+        Ok(NodeRef::clone(dir))
     }
 
     fn file(&mut self) -> Result<NodeRef, FsError> {
@@ -195,7 +209,7 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
     }
 
     fn enter(&mut self, name: &[u8]) -> Result<(), FsError> {
-        let dir = self.fs.lookup(&ROOT, &self.level().dir, name)?;
+        let dir = self.fs.lookup(&ROOT, &self.dir_of(name)?, name)?;
         if !dir.is_dir() {
             return Err(FsError::NotDirectory);
         }
@@ -204,15 +218,15 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
 
     fn open(&mut self, name: &[u8]) -> Result<(), FsError> {
         let node = match name {
-            [] => self.dir(),
-            name => self.fs.lookup(&ROOT, &self.level().dir, name)?,
+            [] => self.dir_of(name)?,
+            name => self.fs.lookup(&ROOT, &self.dir_of(name)?, name)?,
         };
         self.file = CurrentFile::Open(node);
         Ok(())
     }
 
     fn remove(&mut self, name: &[u8]) -> Result<(), FsError> {
-        let dir = self.dir();
+        let dir = self.dir_of(name)?;
         match self.fs.unlink(&ROOT, &dir, name) {
             Err(FsError::IsDirectory) => self.fs.rmdir(&ROOT, &dir, name),
             removed => removed,
@@ -220,7 +234,7 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
     }
 
     fn stash(&mut self, name: &[u8], number: u64, keeps: bool) -> Result<(), FsError> {
-        let (dir, number) = (self.dir(), number.to_string());
+        let (dir, number) = (self.dir_of(name)?, number.to_string());
         if keeps {
             let node = self.fs.lookup(&ROOT, &dir, name)?;
             return self.fs.link(&ROOT, &node, &self.stash, number.as_bytes());
@@ -229,7 +243,7 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
     }
 
     fn place(&mut self, name: &[u8], number: u64, is_last: bool) -> Result<(), FsError> {
-        let (dir, number) = (self.dir(), number.to_string());
+        let (dir, number) = (self.dir_of(name)?, number.to_string());
         if is_last {
             let from = (&self.stash, number.as_bytes());
             return self.fs.rename(&ROOT, from, (&dir, name), RenameMode::NoReplace);
@@ -239,7 +253,7 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
     }
 
     fn make(&mut self, made: &MadeFile<'_>) -> Result<(), FsError> {
-        let dir = self.dir();
+        let dir = self.dir_of(made.name)?;
         let is_simple = self.make_file(&dir, made)?;
         self.file = CurrentFile::Made(NodeRef::clone(&dir), made.name.into());
         if self.level().has_default_acl {
@@ -408,5 +422,27 @@ fn all_attributes(kind: FileKind, attributes: &FileAttributes) -> SetAttr {
         size_bytes: None,
         atime: Some(SetTime::At(timestamp(attributes.atime))),
         mtime: Some(SetTime::At(timestamp(attributes.mtime))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::world;
+
+    #[test]
+    fn a_tree_of_a_stream_has_a_greatest_depth() {
+        let fs = world();
+        let root = fs.root();
+        let data = SpoolData::new(&fs, NodeRef::clone(&root), 0);
+        let mut builder = TreeBuilder::new(&fs, NodeRef::clone(&root), NodeRef::clone(&root), data).unwrap();
+        fs.mkdir(&ROOT, &root, b"d", NewMode::exact(0o755)).unwrap();
+        let level = || TreeLevel { dir: NodeRef::clone(&root), has_default_acl: false };
+        builder.levels.resize_with(DEPTH_MAX as usize - 1, level);
+        builder.apply(&StreamRecord::Enter(b"d")).unwrap();
+        builder.apply(&StreamRecord::Up(1)).unwrap();
+        builder.levels.push(level());
+        let refused = builder.apply(&StreamRecord::Enter(b"d"));
+        assert!(matches!(refused, Err(FsError::Invalid(_))), "{refused:?}");
     }
 }

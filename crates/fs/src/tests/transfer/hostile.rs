@@ -178,9 +178,21 @@ fn attributes() -> FileAttributes {
 
 /// A full stream with these records, whatever they say, and this data.
 fn forged(records: &[StreamRecord<'_>], data: &[u8]) -> Vec<u8> {
-    let snapshot = StreamSnapshot { number: 5, made: Default::default(), name: b"forged".to_vec() };
-    let header =
-        StreamHeader { pool: pool(), snapshot, base: None, inodes: 0, file_bytes: 0, root: b"/".to_vec() };
+    forged_since(None, records, data)
+}
+
+/// As `forged`, since the snapshot with this number.
+fn forged_since(base: Option<u64>, records: &[StreamRecord<'_>], data: &[u8]) -> Vec<u8> {
+    let snapshot =
+        |number| StreamSnapshot { number, made: Default::default(), name: format!("forged{number}").into() };
+    let header = StreamHeader {
+        pool: pool(),
+        snapshot: snapshot(base.map_or(5, |base| base + 1)),
+        base: base.map(snapshot),
+        inodes: 0,
+        file_bytes: 0,
+        root: b"/".to_vec(),
+    };
     let mut out = Vec::new();
     put_frame(&mut out, FrameKind::Header, |out| header.encode(out));
     for part in data.chunks(1 << 20) {
@@ -243,6 +255,46 @@ fn records_that_were_made_to_harm_reach_nothing_outside() {
     receive(&other, "/new", &forged(&sparse, b"")).unwrap();
 }
 
+#[test]
+fn an_increment_for_the_whole_pool_does_not_reach_the_streams_of_others() {
+    let (source, other) = (pair().0, Arc::new(world()));
+    receive(&other, "/", &forged(&[made(FileKind::Directory, b"d", b"", Vec::new())], b"")).unwrap();
+    let whole = stream(&source, None, "a", "/");
+    let mut receiver = other.receive(&target("/d/copy"), None).unwrap();
+    receiver.feed(&whole).unwrap();
+    drop(receiver);
+    let all = other.lookup(&ROOT, &other.root(), b".receive").unwrap();
+    let spool = other.readdir(&ROOT, &all, None, 9).unwrap().remove(0).name;
+    let attempts: Vec<Vec<StreamRecord<'_>>> = vec![
+        vec![
+            StreamRecord::Enter(b".receive"),
+            StreamRecord::Enter(&spool),
+            StreamRecord::Open(b"data"),
+            StreamRecord::Truncate(0),
+        ],
+        vec![StreamRecord::Open(b".receive"), StreamRecord::SetXattr { name: b"trusted.t", value: b"t" }],
+        vec![StreamRecord::Remove(b".receive")],
+        vec![StreamRecord::Stash { name: b".receive", number: 1, keeps: false }],
+        vec![
+            StreamRecord::Stash { name: b"d", number: 1, keeps: false },
+            StreamRecord::Place { name: b".receive", number: 1, is_last: true },
+        ],
+        vec![made(FileKind::Directory, b".receive", b"", Vec::new())],
+    ];
+    for (number, records) in attempts.iter().enumerate() {
+        let refused =
+            receive(&other, "/", &forged_since(Some(5), records, b"")).expect_err("it does not fit");
+        assert!(matches!(refused, ReceiveError::DoesNotFit(_)), "attempt {number}: {refused}");
+        assert!(other.abort_receive(&target("/")).unwrap());
+    }
+    receive(&other, "/d/copy", b"").unwrap();
+    same(
+        &picture(&*other, "/d/copy"),
+        &picture(&*source.open_snapshot(b"a").unwrap(), "/"),
+        "the other stream",
+    );
+}
+
 /// A file of so many pieces, each of which is the data from there on.
 fn repeated(data: &[u8], from: usize, count: usize) -> Vec<StreamRecord<'static>> {
     let piece = Piece { len_bytes: (data.len() - from) as u64, source: PieceSource::Data(from as u64) };
@@ -255,7 +307,7 @@ fn a_file_that_names_the_same_bytes_again_and_again_takes_no_more_room_than_they
     // The end of the data is so short that it is inline in the spool's metadata.
     let data: Vec<u8> = (0..(1 << 20) + 100_u32).map(|n| (n >> 7) as u8).collect();
     receive(&fs, "/new", &forged(&repeated(&data, 100, 200), &data)).unwrap();
-    fs.delete_snapshot(b"forged").unwrap();
+    fs.delete_snapshot(b"forged5").unwrap();
     let live = fs.engine().space().unwrap().live_bytes;
     assert!(live < 8 << 20, "{live} bytes hold 200 times the same MiB");
     let dir = fs.lookup(&ROOT, &fs.root(), b"new").unwrap();
