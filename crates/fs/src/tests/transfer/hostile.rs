@@ -141,6 +141,49 @@ fn a_target_that_was_changed_is_refused_and_one_that_was_changed_back_is_not() {
     assert!(matches!(receive(&other, "/moved", &next).unwrap_err(), ReceiveError::BaseDeleted(_)));
 }
 
+/// A change beside the last step, which the increment does not touch, would be in the receiver's snapshot,
+/// and later streams would not find it.
+#[test]
+fn a_target_that_is_changed_while_the_last_step_is_made_is_refused() {
+    let (source, other) = pair();
+    source.create_snapshot(b"empty").unwrap();
+    let copy = other.lookup(&ROOT, &other.root(), b"copy").unwrap();
+    receive(&other, "/copy", &stream(&source, Some("a"), "empty", "/")).unwrap();
+    source.create_file(&ROOT, &source.root(), b"new", NewMode::exact(0o600), b"new").unwrap();
+    source.create_snapshot(b"c").unwrap();
+    let changes = stream(&source, Some("empty"), "c", "/");
+    let all = picture(&*other, "/copy");
+    let is_file = |one: &Pictured| one.mode >> 12 == FileKind::Regular as u32 && one.links == 1;
+    let (path, _) = all.iter().find(|(_, one)| is_file(one)).unwrap();
+    let file = other.resolve(&ROOT, &copy, &path[1..], Follow::No).unwrap();
+    let beside = |change: &dyn Fn()| {
+        let mut receiver = other.receive(&target("/copy"), None)?;
+        receiver.feed(&changes)?;
+        receiver.finish(&|tx| {
+            change();
+            tx.commit()
+        })
+    };
+    let write = || _ = other.write(&ROOT, &file, Position::At(0), b"mine").unwrap();
+    let make = || _ = other.create_file(&ROOT, &copy, b"mine", NewMode::exact(0o600), b"").unwrap();
+    let refused = beside(&make).expect_err("a name was made");
+    assert_eq!(refused.to_string(), "the directory has changed since it was received: /copy/mine");
+    other.unlink(&ROOT, &copy, b"mine").unwrap();
+    other.abort_receive(&target("/copy")).unwrap();
+    // Changes elsewhere do not matter.
+    let elsewhere = || _ = other.create(&ROOT, &other.root(), b"else", NewMode::exact(0o600)).unwrap();
+    beside(&elsewhere).unwrap();
+    source.create_snapshot(b"d").unwrap();
+    let changes = stream(&source, Some("c"), "d", "/");
+    let mut receiver = other.receive(&target("/copy"), None).unwrap();
+    receiver.feed(&changes).unwrap();
+    let refused = receiver.finish(&|tx| {
+        write();
+        tx.commit()
+    });
+    assert!(matches!(refused, Err(ReceiveError::Changed(_))), "{refused:?}");
+}
+
 #[test]
 fn parts_of_streams_are_put_together_only_where_they_belong() {
     let (source, other) = pair();
