@@ -171,7 +171,8 @@ impl Tx {
         Ok(self.tx.roll_back(&point.0)?)
     }
 
-    /// Lets the commit succeed only if a file still has the version that [`Warpfire::version`] returned.
+    /// Lets the commit succeed only if a file still has the version that [`Warpfire::version`] returned. With
+    /// a version of another pool the commit fails as `InvalidInput`.
     ///
     /// ```
     /// use warpfire::{ErrorKind, Pool};
