@@ -125,17 +125,16 @@ impl<E: Storage> Transaction<E> {
             }
         }
         drop(commit);
-        // Removes files that lost their last name in the transaction and that nobody holds. The commit has
-        // succeeded, so an error here is not its answer: the next call that reaps tries again.
-        let _ = base.reap();
+        // Removes files that lost their last name in the transaction and that nobody holds.
+        base.reap_after_commit();
         Ok(())
     }
 
     /// As `commit`, and durable on return.
     ///
     /// # Errors
-    /// As `commit`. `ReadOnly` also if the pool cannot make the commit durable: it is visible then, and a
-    /// crash may lose it.
+    /// As `commit`. `NoSpace` and `ReadOnly` also if the pool cannot make the commit durable: it is visible
+    /// then, and a crash may lose it. After `NoSpace` the next sync makes it durable.
     pub fn commit_durable(self) -> Result<(), FsError> {
         let base = Arc::clone(&self.base);
         self.commit()?;
