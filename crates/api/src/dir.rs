@@ -58,6 +58,10 @@ impl<E: Storage> Dir<E> {
         Dir { pool: pool.clone(), node }
     }
 
+    pub(crate) fn node(&self) -> &NodeRef {
+        &self.node
+    }
+
     fn child(&self, name: &OsStr) -> Result<NodeRef> {
         Ok(self.pool.fs().lookup(&self.pool.identity().caller(), &self.node, name.as_bytes())?)
     }

@@ -214,6 +214,9 @@ impl From<FsError> for Error {
                 ErrorKind::InvalidInput,
                 Some("yank it again from a file of this pool while the pool is open"),
             ),
+            FsError::ForeignFile => {
+                (ErrorKind::InvalidInput, Some("open both files with one handle of the pool or transaction"))
+            }
             FsError::LeaseExpired => (ErrorKind::Expired, Some("yank the slice again")),
             FsError::Unsupported => (ErrorKind::Unsupported, None),
             FsError::Busy => (

@@ -167,7 +167,7 @@ impl OpenOptions {
         Ok(self.opened(pool, node))
     }
 
-    fn opened<E: Storage>(&self, pool: &Warpfire<E>, node: NodeRef) -> File<E> {
+    pub(crate) fn opened<E: Storage>(&self, pool: &Warpfire<E>, node: NodeRef) -> File<E> {
         File { pool: pool.clone(), node, reads: self.read, writes: self.write, appends: self.append }
     }
 }
@@ -381,8 +381,8 @@ impl<E: Storage> File<E> {
     /// commit cannot take more.
     ///
     /// # Errors
-    /// `InvalidInput` if both ranges lie in one file and overlap; otherwise as
-    /// [`write_all_at`](File::write_all_at).
+    /// `InvalidInput` if both ranges lie in one file and overlap, or if the other file is of another pool or
+    /// transaction; otherwise as [`write_all_at`](File::write_all_at).
     pub fn copy_range_from(&self, from: &File<E>, from_at: u64, len_bytes: u64, at: u64) -> Result<u64> {
         self.check(self.writes, "writing")?;
         from.check(from.reads, "reading")?;

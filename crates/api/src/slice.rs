@@ -1,13 +1,15 @@
 //! Slices: ranges of files as values, to rearrange files by moving pointers.
 
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use warpfire_fs::{AllocMode, FsError, InsertSource, NodeRef, Position, YankedSlice};
+use warpfire_fs::{AllocMode, Follow, FsError, InsertSource, NodeRef, Position, YankedSlice};
 use warpfire_meta::Storage;
 
-use crate::{Error, File, OpenOptions, Result, SetMetadata, Warpfire};
+use crate::warpfire::FILE_MODE;
+use crate::{Error, ErrorKind, File, OpenOptions, Result, SetMetadata, Warpfire};
 
 /// A range of a file as a value: pointers to its bytes, taken by [`File::yank`]. It can be cut, joined and
 /// pasted many times, into any file of its pool, and still has its bytes after the file was overwritten or
@@ -270,9 +272,9 @@ impl<E: Storage> Warpfire<E> {
     /// 2^63 - 1 bytes or have more than 256 GiB of data.
     pub fn concat(&self, from: &[impl AsRef<Path>], to: impl AsRef<Path>) -> Result<u64> {
         let sources = from.iter().map(|path| self.open(path)).collect::<Result<Vec<_>>>()?;
-        let target = OpenOptions::new().write(true).create(true).open(self, to)?;
         let nodes: Vec<NodeRef> = sources.iter().map(|source| source.node.clone()).collect();
-        Ok(self.fs().concat(&self.identity().caller(), &target.node, &nodes)?)
+        let caller = self.identity().caller();
+        self.fill(to.as_ref(), &|target, _| Ok(self.fs().concat(&caller, &target.node, &nodes)?))
     }
 
     /// Copies a file by pointers: no data is read or moved. `to` gets the content and the permissions of
@@ -294,17 +296,66 @@ impl<E: Storage> Warpfire<E> {
     /// to one file.
     pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
         let source = self.open(from)?;
-        let target = OpenOptions::new().write(true).create(true).open(self, to)?;
-        if source.node.ino() == target.node.ino() {
-            return Err(Error::invalid("a file cannot be copied onto itself"));
-        }
+        self.fill(to.as_ref(), &|target, is_new| {
+            if source.node.ino() == target.node.ino() {
+                return Err(Error::invalid("a file cannot be copied onto itself"));
+            }
+            let mode = |mode: u32| SetMetadata::new().mode(mode);
+            let (before, after) = (target.metadata()?.mode(), source.metadata()?.mode());
+            if !is_new {
+                // First: nobody reads the new content with the old permissions. A write takes the set-id bits
+                // away, so these come last.
+                target.set_metadata(&mode(after & 0o777))?;
+            }
+            let length = self.put_content(&source, target).inspect_err(|_| {
+                if !is_new {
+                    // The answer is the error of the copy.
+                    let _ = target.set_metadata(&mode(before));
+                }
+            })?;
+            target.set_metadata(&mode(after))?;
+            Ok(length)
+        })
+    }
+
+    fn put_content(&self, source: &File<E>, target: &File<E>) -> Result<u64> {
         let node = std::slice::from_ref(&source.node);
-        let length = match self.fs().concat(&self.identity().caller(), &target.node, node) {
-            Err(FsError::FileTooLarge) => copy_in_steps(&source, &target)?,
-            other => other?,
-        };
-        target.set_metadata(&SetMetadata::new().mode(source.metadata()?.mode()))?;
-        Ok(length)
+        match self.fs().concat(&self.identity().caller(), &target.node, node) {
+            Err(FsError::FileTooLarge) => copy_in_steps(source, target),
+            other => Ok(other?),
+        }
+    }
+
+    /// Fills the file at a path with `put`, which gets the file and whether it is new. A new file gets its
+    /// name after that: so a call that fails, or a crash, leaves no part of it.
+    fn fill(&self, path: &Path, put: &dyn Fn(&File<E>, bool) -> Result<u64>) -> Result<u64> {
+        let (fs, caller) = (self.fs(), self.identity().caller());
+        let options = OpenOptions::new().write(true);
+        loop {
+            let found = fs.resolve_parent(&caller, &fs.root(), path.as_os_str().as_bytes(), Follow::Yes)?;
+            match found.node {
+                Some(node) => return put(&options.open_node(self, node)?, false),
+                None if found.wants_dir => return Err(FsError::IsDirectory.into()),
+                None => {}
+            }
+            let file = options.opened(self, fs.tmpfile(&caller, &found.dir, FILE_MODE)?);
+            let put = put(&file, true);
+            let linked = put.and_then(|length| {
+                fs.link(&caller, &file.node, &found.dir, &found.name)?;
+                Ok(length)
+            });
+            drop(file);
+            match linked {
+                // Another caller made the file first. Look again: it may be a link, or gone once more.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    // The file without a name. The answer is the first error.
+                    let _ = fs.reap();
+                    return Err(error);
+                }
+                Ok(length) => return Ok(length),
+            }
+        }
     }
 }
 
@@ -320,4 +371,51 @@ fn copy_in_steps<E: Storage>(source: &File<E>, target: &File<E>) -> Result<u64> 
         }
     }
     Ok(copied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Identity, Pool};
+
+    #[test]
+    fn a_file_that_cannot_be_filled_is_not_made() {
+        let fs = Pool::options().in_memory().unwrap();
+        fs.write("/long", b"long").unwrap();
+        OpenOptions::new().write(true).open(&fs, "/long").unwrap().set_len(1 << 62).unwrap();
+        let before = fs.space().unwrap().inodes;
+        let tx = fs.begin().unwrap();
+        assert_eq!(fs.concat(&["/long"; 3], "/new").unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(tx.concat(&["/long"; 3], "/new").unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert!(!fs.exists("/new") && !tx.exists("/new"));
+        drop(tx);
+        assert_eq!(fs.space().unwrap().inodes, before, "no file without a name is left");
+        assert_eq!(fs.concat(&["/long"], "/new").unwrap(), 1 << 62);
+        // The link leads to a missing file, which is made.
+        fs.symlink("/behind", "/link").unwrap();
+        fs.copy("/long", "/link").unwrap();
+        assert_eq!(fs.symlink_metadata("/behind").unwrap().len(), 1 << 62);
+    }
+
+    #[test]
+    fn a_copy_has_the_permissions_before_the_content() {
+        let fs = Pool::options().identity(Identity::superuser()).in_memory().unwrap();
+        fs.write("/secret", b"secret").unwrap();
+        fs.set_mode("/secret", 0o4600).unwrap();
+        fs.copy("/secret", "/new").unwrap();
+        fs.write("/open", b"open").unwrap();
+        fs.copy("/secret", "/open").unwrap();
+        for path in ["/new", "/open"] {
+            assert_eq!(fs.metadata(path).unwrap().mode(), 0o4600, "{path}");
+            assert_eq!(fs.read(path).unwrap(), b"secret");
+        }
+        // Only the owner may change the permissions. So nothing may be written either.
+        fs.write("/public", b"public").unwrap();
+        fs.set_mode("/public", 0o666).unwrap();
+        fs.set_mode("/secret", 0o644).unwrap();
+        let guest = fs.acting_as(Identity::new(1000, 1000));
+        let refused = guest.copy("/secret", "/public").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+        assert_eq!(fs.read("/public").unwrap(), b"public");
+    }
 }

@@ -228,18 +228,29 @@ impl Warpfire {
     /// # Errors
     /// `Damaged`; `ReadOnly`. A rule that cannot make its snapshot is in the answer.
     pub fn apply_snapshot_rules(&self, now: Timestamp, trusts_clock: bool) -> Result<AppliedRules> {
+        let rules = self.fs().snapshot_rules()?.into_iter();
+        self.apply_rules_of(rules.map(|(name, _)| name).collect(), now, trusts_clock)
+    }
+
+    /// Applies the rules with these names. Others may change and remove rules at any time: each is read again
+    /// before it is used.
+    fn apply_rules_of(
+        &self,
+        names: Vec<Vec<u8>>,
+        now: Timestamp,
+        trusts_clock: bool,
+    ) -> Result<AppliedRules> {
         let mut applied = AppliedRules::default();
-        let rules = self.fs().snapshot_rules()?;
-        if rules.is_empty() {
+        if names.is_empty() {
             return Ok(applied);
         }
         let mut all = self.snapshots_of_rules()?;
-        for (name, mut rule) in rules {
-            let before = rule;
-            let believes = believe(&mut rule, now.seconds, trusts_clock);
-            if rule != before {
-                self.fs().put_snapshot_rule(&name, &rule)?;
-            }
+        for name in names {
+            let mut believes = false;
+            let believed = self.fs().change_snapshot_rule(&name, |rule| {
+                believes = believe(rule, now.seconds, trusts_clock);
+            })?;
+            let Some(rule) = believed else { continue };
             let mut own = of_rule(&all, &name);
             match self.make_due(&name, &rule, own.last(), now) {
                 Ok(made) => own.extend(made.inspect(|made| applied.made.push(made.clone()))),
@@ -250,6 +261,8 @@ impl Warpfire {
                 applied.doubting.push(OsString::from_vec(name));
                 continue;
             }
+            // The search for changes before a snapshot is made may take long.
+            let Some(rule) = self.fs().change_snapshot_rule(&name, |_| ())? else { continue };
             for snapshot in self.outdated(&rule, own, now)? {
                 match self.delete_snapshot(&snapshot.name) {
                     Ok(deleted) => applied.deleted.push(deleted),
@@ -361,6 +374,25 @@ mod tests {
         assert_eq!(set("good", &good), Ok(()));
         assert_eq!(fs.snapshot_rules().expect("readable"), [("good".into(), good)]);
         assert!(rule(Vec::new()).simulate(now(), 3600 * 1_000_001).is_err());
+    }
+
+    #[test]
+    fn a_rule_that_is_removed_or_changed_while_rules_are_applied_stays_so() {
+        let fs = Pool::options().in_memory().expect("a pool");
+        let (day, keeps) = (24 * 3600, rule(vec![(SnapshotPeriod::Day, 9)]));
+        for name in ["changed", "removed"] {
+            fs.set_snapshot_rule(name, &rule(vec![(SnapshotPeriod::Hour, 1)]), now()).expect("a rule");
+        }
+        // The names as `apply_snapshot_rules` has read them.
+        let names = vec![b"changed".to_vec(), b"removed".to_vec()];
+        fs.remove_snapshot_rule("removed").expect("a rule");
+        fs.set_snapshot_rule("changed", &keeps, now()).expect("a rule");
+        let later = Timestamp { seconds: now().seconds + day / 2, ..now() };
+        let applied = fs.apply_rules_of(names, later, false).expect("nothing fails");
+        assert_eq!(applied.made.len(), 1, "{:?}", applied.made);
+        assert_eq!(fs.snapshot_rules().expect("readable"), [("changed".into(), keeps)]);
+        let records = fs.fs().snapshot_rules().expect("readable");
+        assert_eq!(records.first().map(|(_, record)| record.believed_seconds), Some(later.seconds));
     }
 
     #[test]

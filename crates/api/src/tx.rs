@@ -130,8 +130,9 @@ impl Tx {
     /// As [`commit`](Tx::commit), and durable on return.
     ///
     /// # Errors
-    /// As [`commit`](Tx::commit). If the sync after the commit fails, the error is `ReadOnly` too: then the
-    /// changes are visible but may be lost in a crash.
+    /// As [`commit`](Tx::commit). If the sync after the commit fails, the error is `ReadOnly` or `NoSpace`
+    /// too: then the changes are visible but may be lost in a crash. After `NoSpace` the next sync makes them
+    /// durable.
     pub fn commit_durable(self) -> Result<()> {
         Ok(self.tx.commit_durable()?)
     }
@@ -171,7 +172,8 @@ impl Tx {
         Ok(self.tx.roll_back(&point.0)?)
     }
 
-    /// Lets the commit succeed only if a file still has the version that [`Warpfire::version`] returned.
+    /// Lets the commit succeed only if a file still has the version that [`Warpfire::version`] returned. With
+    /// a version of another pool the commit fails as `InvalidInput`.
     ///
     /// ```
     /// use warpfire::{ErrorKind, Pool};

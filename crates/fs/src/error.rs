@@ -73,6 +73,10 @@ pub enum FsError {
     /// The slice belongs to another pool, or to an earlier open of this one.
     #[error("the slice belongs to another pool")]
     ForeignSlice,
+    /// The file belongs to another pool, to an earlier open of this one, or to another transaction. So does
+    /// the version of a file.
+    #[error("the file belongs to another pool or transaction")]
+    ForeignFile,
     /// The slice's lease has ended, and its bytes may be gone. Yank it again.
     #[error("the slice's lease has ended")]
     LeaseExpired,
@@ -164,7 +168,7 @@ impl FsError {
             FsError::ValueTooLarge => Errno::TOOBIG,
             FsError::Unsupported => Errno::OPNOTSUPP,
             FsError::NoSuchOffset => Errno::NXIO,
-            FsError::ForeignSlice | FsError::OtherVolume => Errno::XDEV,
+            FsError::ForeignSlice | FsError::ForeignFile | FsError::OtherVolume => Errno::XDEV,
             FsError::LeaseExpired | FsError::Gone => Errno::STALE,
             FsError::Busy | FsError::SnapshotHeld(_) => Errno::BUSY,
             FsError::ReadOnly(_)

@@ -272,6 +272,14 @@ impl<E: Storage> Fs<E> {
         }
     }
 
+    /// Checks that a node is one of this filesystem: numbers mean other files elsewhere.
+    ///
+    /// # Errors
+    /// `ForeignFile`.
+    pub(crate) fn check_own(&self, node: &Node) -> Result<(), FsError> {
+        if node.is_in(&self.inode_cache) { Ok(()) } else { Err(FsError::ForeignFile) }
+    }
+
     /// The account of a user with a share in the memory budget, or with `None` that of the store's own user.
     #[must_use]
     pub fn memory_account(&self, uid: Option<u32>) -> MemoryAccount {

@@ -68,6 +68,12 @@ impl<E: Storage> Fs<E> {
         failure
     }
 
+    /// As `reap`, for a call whose commit is visible. An error is not the answer of that call: its name is
+    /// gone, and the orphans may be those of others. The next call that reaps tries again.
+    pub(crate) fn reap_after_commit(&self) {
+        let _ = self.reap();
+    }
+
     /// Removes all orphans and returns how many they were. Only for the open of a filesystem: nothing holds
     /// one then.
     pub(crate) fn remove_left_orphans(&self) -> Result<usize, FsError> {

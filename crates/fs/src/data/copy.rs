@@ -28,7 +28,7 @@ impl<E: Storage> Fs<E> {
     /// regions.
     ///
     /// # Errors
-    /// `Invalid` if both ranges are of one file and overlap; otherwise as `write`.
+    /// `Invalid` if both ranges are of one file and overlap; `ForeignFile`; otherwise as `write`.
     pub fn copy_range(
         &self,
         caller: &Caller<'_>,
@@ -36,6 +36,8 @@ impl<E: Storage> Fs<E> {
         to: (&NodeRef, u64),
         len: u64,
     ) -> Result<u64, FsError> {
+        self.check_own(from.0)?;
+        self.check_own(to.0)?;
         let record = || CopyRange {
             caller: RecordedCaller::of(caller),
             from: (from.0.ino(), from.1),

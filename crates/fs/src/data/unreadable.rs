@@ -16,8 +16,9 @@ use crate::fs::Fs;
 use crate::node::NodeRef;
 
 impl<E: Storage> Fs<E> {
-    /// The ranges of bytes in `range` that cannot be read, in order, with data between any two of them. A
-    /// region whose pointers cannot be read is missing as a whole.
+    /// The ranges of bytes in `range` that cannot be read, in order, with data between any two of them.
+    /// `range` may end behind the end of the file. A region whose pointers cannot be read is missing as a
+    /// whole.
     ///
     /// # Errors
     /// `IsDirectory`; `Invalid` for a node without content; `Unsupported` inside a transaction, whose reads
@@ -30,9 +31,11 @@ impl<E: Storage> Fs<E> {
         let region = u64::from(REGION_BYTES);
         let mut missing = Vec::new();
         let mut at = range.start;
+        // Behind the end of the file there is nothing to lose.
+        let range_end = range.end.min(self.getattr(node).size_bytes);
         // One region at a time bounds the buffer, and keeps the loss of a region's pointers to that region.
-        while at < range.end {
-            let end = ((at / region + 1) * region).min(range.end);
+        while at < range_end {
+            let end = ((at / region + 1) * region).min(range_end);
             match self.unreadable_in_region(node, at..end, &mut missing) {
                 Err(FsError::Damaged { .. }) => add(&mut missing, at..end),
                 other => other?,

@@ -91,6 +91,15 @@ impl<E: Storage + SnapshotStore> Fs<E> {
         self.sides_of([held_before, held_after], false)
     }
 
+    /// A version that is held, and the present, for reading.
+    ///
+    /// # Errors
+    /// As `diff_snapshots`.
+    pub(crate) fn sides_since(&self, held: E::Snapshot) -> Result<DiffSides<E>, FsError> {
+        let now = self.engine.snapshot();
+        self.sides_of([held, now], false)
+    }
+
     /// A bookmark and a later snapshot, for reading.
     ///
     /// # Errors

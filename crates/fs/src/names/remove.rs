@@ -28,7 +28,7 @@ impl<E: Storage> Fs<E> {
             let departure = self.unlink_name(caller, dir, name)?;
             // Without the locks of the name: a file with many regions is removed in many commits.
             if departure == Departure::Orphaned {
-                self.reap()?;
+                self.reap_after_commit();
             }
             Ok(())
         })

@@ -309,7 +309,7 @@ impl<E: Storage> Fs<E> {
         }
         drop((files, pin, guard));
         if orphans {
-            self.reap()?;
+            self.reap_after_commit();
         }
         refused.map_or(Ok(removed), Err)
     }

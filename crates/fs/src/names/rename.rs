@@ -119,10 +119,11 @@ impl<E: Storage> Fs<E> {
                     let target = self.find(to.dir.ino(), to.name)?;
                     self.try_rename(caller, &from, &to, mode, source, target)
                 })?;
-                match departed {
-                    Some(Departure::Orphaned) => return self.reap(),
-                    Some(_) => return Ok(()),
-                    None => {}
+                if let Some(departure) = departed {
+                    if departure == Departure::Orphaned {
+                        self.reap_after_commit();
+                    }
+                    return Ok(());
                 }
             }
         })

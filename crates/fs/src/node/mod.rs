@@ -216,6 +216,11 @@ impl NodeState {
 }
 
 impl Node {
+    /// Whether this is the cache of the node.
+    pub(crate) fn is_in(&self, inode_cache: &Arc<InodeCache>) -> bool {
+        Arc::ptr_eq(&self.inode_cache, inode_cache)
+    }
+
     pub(crate) fn new(inode_cache: &Arc<InodeCache>, ino: u64, state: NodeState) -> Node {
         let place = inode_cache.lock_place(ino);
         let outside_bytes = state.outside_bytes();

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! 1. Every name is looked up in a directory of the tree, and no symbolic link is followed. So no record
-//!    reaches anything outside of the tree and the stash (`enter`, `open`).
+//!    reaches anything outside of the tree and the stash (`enter`, `open`). The spools are outside, also if
+//!    the tree is the whole pool (`dir_of`).
 //! 2. The content of a file is named where the spool has it: no bytes are copied, but for the few that are
 //!    inline in records or in the spool's own metadata (`SpoolData::source`).
 
@@ -18,15 +19,24 @@ use crate::attrs::{NewMode, SetAttr, SetTime, XattrMode};
 use crate::data::{AllocMode, Position, WriteSource};
 use crate::error::FsError;
 use crate::fs::Fs;
+use crate::limits::{DEPTH_MAX, INLINE_BYTES_MAX};
 use crate::names::{NewFile, RenameMode};
 use crate::node::{NameBuf, NodeRef};
 use crate::slice::YankedSlice;
 use crate::stamp::timestamp;
+use crate::transfer::is_receive_directory;
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
 /// Bytes of the spool that are held as one value. Its parts name the files' slices.
 const WINDOW_BYTES: u64 = 16 << 20;
+
+/// Runs that one commit of the content of a file takes, of some 100 bytes of memory each. A record may name
+/// the same bytes again and again, so its content may have far more runs than the stream has bytes.
+const RUNS_AT_ONCE: usize = 1 << 16;
+
+/// Bytes in memory that one commit of the content of a file takes. They are inline in the spool's metadata.
+const INLINE_BYTES_AT_ONCE: usize = INLINE_BYTES_MAX;
 
 /// The bytes of files in the spool.
 pub(super) struct SpoolData<'a, E: Storage> {
@@ -55,6 +65,27 @@ impl<'a, E: Storage> SpoolData<'a, E> {
         }
         let (range, value) = self.window.as_ref().expect("filled above");
         Ok(value.part(wanted.start - range.start..wanted.end - range.start))
+    }
+}
+
+/// Parts of the data that follow each other in a file.
+#[derive(Default)]
+struct Parts {
+    values: Vec<YankedSlice>,
+    runs: usize,
+    inline_bytes: usize,
+}
+
+impl Parts {
+    fn push(&mut self, part: YankedSlice) {
+        self.runs += part.runs();
+        self.inline_bytes += part.content_bytes();
+        self.values.push(part);
+    }
+
+    /// Whether they are enough for one commit.
+    fn are_many(&self) -> bool {
+        self.runs >= RUNS_AT_ONCE || self.inline_bytes > INLINE_BYTES_AT_ONCE
     }
 }
 
@@ -96,6 +127,10 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
     }
 
     fn push(&mut self, dir: NodeRef) -> Result<(), FsError> {
+        // Each level takes memory, and no tree is deeper.
+        if self.levels.len() >= DEPTH_MAX as usize {
+            return Err(FsError::Invalid("a record enters a directory below more than 2^20 others"));
+        }
         let has_default_acl = match self.fs.getxattr(&ROOT, &dir, XATTR_DEFAULT) {
             Err(FsError::NoAttribute) => false,
             found => found.map(|_| true)?,
@@ -108,8 +143,16 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
         self.levels.last().expect("the root of the tree is never left")
     }
 
-    fn dir(&self) -> NodeRef {
-        NodeRef::clone(&self.level().dir)
+    /// The current directory, for a record with this name in it.
+    ///
+    /// # Errors
+    /// `Invalid` for the directory of the spools.
+    fn dir_of(&self, name: &[u8]) -> Result<NodeRef, FsError> {
+        let dir = &self.level().dir;
+        if is_receive_directory(dir.ino(), name) {
+            return Err(FsError::Invalid("a record names the directory of streams that are received"));
+        }
+        Ok(NodeRef::clone(dir))
     }
 
     fn file(&mut self) -> Result<NodeRef, FsError> {
@@ -166,7 +209,7 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
     }
 
     fn enter(&mut self, name: &[u8]) -> Result<(), FsError> {
-        let dir = self.fs.lookup(&ROOT, &self.level().dir, name)?;
+        let dir = self.fs.lookup(&ROOT, &self.dir_of(name)?, name)?;
         if !dir.is_dir() {
             return Err(FsError::NotDirectory);
         }
@@ -175,15 +218,15 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
 
     fn open(&mut self, name: &[u8]) -> Result<(), FsError> {
         let node = match name {
-            [] => self.dir(),
-            name => self.fs.lookup(&ROOT, &self.level().dir, name)?,
+            [] => self.dir_of(name)?,
+            name => self.fs.lookup(&ROOT, &self.dir_of(name)?, name)?,
         };
         self.file = CurrentFile::Open(node);
         Ok(())
     }
 
     fn remove(&mut self, name: &[u8]) -> Result<(), FsError> {
-        let dir = self.dir();
+        let dir = self.dir_of(name)?;
         match self.fs.unlink(&ROOT, &dir, name) {
             Err(FsError::IsDirectory) => self.fs.rmdir(&ROOT, &dir, name),
             removed => removed,
@@ -191,7 +234,7 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
     }
 
     fn stash(&mut self, name: &[u8], number: u64, keeps: bool) -> Result<(), FsError> {
-        let (dir, number) = (self.dir(), number.to_string());
+        let (dir, number) = (self.dir_of(name)?, number.to_string());
         if keeps {
             let node = self.fs.lookup(&ROOT, &dir, name)?;
             return self.fs.link(&ROOT, &node, &self.stash, number.as_bytes());
@@ -200,7 +243,7 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
     }
 
     fn place(&mut self, name: &[u8], number: u64, is_last: bool) -> Result<(), FsError> {
-        let (dir, number) = (self.dir(), number.to_string());
+        let (dir, number) = (self.dir_of(name)?, number.to_string());
         if is_last {
             let from = (&self.stash, number.as_bytes());
             return self.fs.rename(&ROOT, from, (&dir, name), RenameMode::NoReplace);
@@ -210,7 +253,7 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
     }
 
     fn make(&mut self, made: &MadeFile<'_>) -> Result<(), FsError> {
-        let dir = self.dir();
+        let dir = self.dir_of(made.name)?;
         let is_simple = self.make_file(&dir, made)?;
         self.file = CurrentFile::Made(NodeRef::clone(&dir), made.name.into());
         if self.level().has_default_acl {
@@ -263,17 +306,20 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
         }
     }
 
-    /// The content of pieces that are all in the data.
+    /// The content of pieces that are all in the data. It consists of slices, or it is short. `None` for all
+    /// other pieces: `write` takes them step by step.
     fn joined(&mut self, pieces: &[Piece<'_>]) -> Result<Option<YankedSlice>, FsError> {
-        let mut parts = Vec::with_capacity(pieces.len());
+        let mut parts = Parts::default();
         for piece in pieces {
             let PieceSource::Data(position) = piece.source else { return Ok(None) };
             parts.push(self.data.part(position, piece.len_bytes)?);
+            if parts.are_many() {
+                return Ok(None);
+            }
         }
-        match parts.as_slice() {
-            [_] => Ok(parts.pop()),
-            parts => YankedSlice::join(parts),
-        }
+        let content = YankedSlice::join(&parts.values)?;
+        let is_short = |content: &YankedSlice| content.len_bytes() <= INLINE_BYTES_MAX as u64;
+        Ok(content.filter(|content| content.is_of_slices() || is_short(content)))
     }
 
     /// Makes a regular file with a value as its content.
@@ -302,7 +348,7 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
             let source = WriteSource::Slices(slices);
             return self.fs.make_source(&ROOT, dir, name, new, &source, false).map(drop);
         }
-        // The spool is so short that its metadata holds its bytes.
+        // A part of the spool is so short that its metadata holds its bytes. So is the content (`joined`).
         let mut bytes = vec![0; usize::try_from(content.len_bytes()).map_err(|_| FsError::FileTooLarge)?];
         self.fs.read_yanked_slice(content, 0, &mut bytes)?;
         drop((in_use, pin));
@@ -312,7 +358,7 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
     fn write(&mut self, offset: u64, pieces: &[Piece<'_>]) -> Result<(), FsError> {
         let file = self.file()?;
         let mut at = offset;
-        let mut parts: Vec<YankedSlice> = Vec::new();
+        let mut parts = Parts::default();
         let mut parts_at = offset;
         for piece in pieces {
             let PieceSource::Data(position) = piece.source else {
@@ -324,6 +370,10 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
             };
             parts.push(self.data.part(position, piece.len_bytes)?);
             at += piece.len_bytes;
+            if parts.are_many() {
+                self.paste(&file, parts_at, &mut parts)?;
+                parts_at = at;
+            }
         }
         self.paste(&file, parts_at, &mut parts)?;
         if self.fs.getattr(&file).size_bytes < at {
@@ -333,11 +383,10 @@ impl<'a, S: Storage, E: Storage> TreeBuilder<'a, S, E> {
         Ok(())
     }
 
-    fn paste(&self, file: &NodeRef, at: u64, parts: &mut Vec<YankedSlice>) -> Result<(), FsError> {
-        if let Some(content) = YankedSlice::join(parts)? {
+    fn paste(&self, file: &NodeRef, at: u64, parts: &mut Parts) -> Result<(), FsError> {
+        if let Some(content) = YankedSlice::join(&std::mem::take(parts).values)? {
             self.fs.paste(&ROOT, file, Position::At(at), &content)?;
         }
-        parts.clear();
         Ok(())
     }
 
@@ -373,5 +422,27 @@ fn all_attributes(kind: FileKind, attributes: &FileAttributes) -> SetAttr {
         size_bytes: None,
         atime: Some(SetTime::At(timestamp(attributes.atime))),
         mtime: Some(SetTime::At(timestamp(attributes.mtime))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::world;
+
+    #[test]
+    fn a_tree_of_a_stream_has_a_greatest_depth() {
+        let fs = world();
+        let root = fs.root();
+        let data = SpoolData::new(&fs, NodeRef::clone(&root), 0);
+        let mut builder = TreeBuilder::new(&fs, NodeRef::clone(&root), NodeRef::clone(&root), data).unwrap();
+        fs.mkdir(&ROOT, &root, b"d", NewMode::exact(0o755)).unwrap();
+        let level = || TreeLevel { dir: NodeRef::clone(&root), has_default_acl: false };
+        builder.levels.resize_with(DEPTH_MAX as usize - 1, level);
+        builder.apply(&StreamRecord::Enter(b"d")).unwrap();
+        builder.apply(&StreamRecord::Up(1)).unwrap();
+        builder.levels.push(level());
+        let refused = builder.apply(&StreamRecord::Enter(b"d"));
+        assert!(matches!(refused, Err(FsError::Invalid(_))), "{refused:?}");
     }
 }

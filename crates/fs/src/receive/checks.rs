@@ -2,7 +2,8 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use warpfire_format::fs::{FileKind, decode_xattr};
 use warpfire_format::stream::{Received, StreamHeader};
@@ -12,13 +13,14 @@ use super::ReceiveError;
 use super::error::words;
 use super::spool::Receiver;
 use crate::acl::Caller;
-use crate::diff::sides::DiffSide;
+use crate::diff::sides::{DiffSide, DiffSides};
 use crate::diff::{Aspect, ChangeKind, Diff};
 use crate::error::FsError;
 use crate::keys::xattr_key;
 use crate::node::NodeRef;
 use crate::stamp::stamp;
 use crate::transfer::RECEIVED_XATTR;
+use crate::tx::Transaction;
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
@@ -110,8 +112,10 @@ impl<E: Storage + SnapshotStore> Receiver<E> {
     }
 
     /// Checks that the target is as the receiver's snapshot of the base shows it. Called after the
-    /// transaction of the last step has begun, so that every change before that is found.
-    pub(super) fn check_unchanged(&self) -> Result<(), ReceiveError> {
+    /// transaction of the last step has begun, so that every change before that is found. Returns a version
+    /// up to which all changes are found.
+    pub(super) fn check_unchanged(&self) -> Result<E::Snapshot, ReceiveError> {
+        let checked = self.fs.engine().snapshot();
         let Some((dir, received)) = self.received()? else {
             return Err(ReceiveError::NeverReceived(words(b"?")));
         };
@@ -133,29 +137,62 @@ impl<E: Storage + SnapshotStore> Receiver<E> {
         {
             return Err(deleted());
         }
-        let now = self.target.path();
-        let now = Path::new(OsStr::from_bytes(&now));
+        let now = self.target_path();
         let then = match sides.dentry_of(DiffSide::Before, dir.ino())? {
-            Some(dentry) => sides.path_of(DiffSide::Before, &dentry)?.unwrap_or_else(|| now.to_path_buf()),
-            None => now.to_path_buf(),
+            Some(dentry) => sides.path_of(DiffSide::Before, &dentry)?.unwrap_or_else(|| now.clone()),
+            None => now.clone(),
         };
-        for change in Diff::of_sides(sides)? {
-            let change = change?;
-            let is_below = match &change.kind {
-                ChangeKind::Deleted => change.path.starts_with(&then),
-                // The target may have another name now.
-                ChangeKind::Renamed(_) if change.path == now => !change.aspects().is_empty(),
-                ChangeKind::Renamed(from) => from.starts_with(&then) || change.path.starts_with(now),
-                _ => change.path.starts_with(now),
-            };
-            // The filesystem changes the times of a directory itself; names in it are changes of their own.
-            let is_time_of_directory = change.kind == ChangeKind::Changed
-                && change.after.is_some_and(|after| after.kind == FileKind::Directory)
-                && change.aspects() == [Aspect::ModifiedTime];
-            if is_below && !is_time_of_directory {
-                return Err(ReceiveError::Changed(change.path.to_string_lossy().into()));
-            }
+        match first_change(sides, &then, &now)? {
+            Some(path) => Err(ReceiveError::Changed(path.into())),
+            None => Ok(checked),
         }
+    }
+
+    /// Lets the commit of the last step fail as a conflict if anything in the target, or below it, has
+    /// changed since `checked`. The changes that are found beside running work need no search alone in the
+    /// base.
+    pub(super) fn check_at_commit(
+        &self,
+        tx: &Transaction<E>,
+        checked: E::Snapshot,
+    ) -> Result<(), ReceiveError> {
+        let path = self.target_path();
+        let newest = self.fs.engine().snapshot();
+        if let Some(path) = first_change(self.fs.sides_since(checked)?, &path, &path)? {
+            return Err(ReceiveError::Changed(path.into()));
+        }
+        let fs = Arc::clone(&self.fs);
+        tx.check_at_commit(move || match first_change(fs.sides_since(newest)?, &path, &path)? {
+            Some(path) => Err(FsError::Conflict { call: "receive changes", path: path.into() }),
+            None => Ok(()),
+        });
         Ok(())
     }
+
+    fn target_path(&self) -> PathBuf {
+        OsStr::from_bytes(&self.target.path()).into()
+    }
+}
+
+/// The path of a change in a tree or below it. The root of the tree has the paths `then` and `now`. No call
+/// of the filesystem is made.
+fn first_change<E: Storage>(sides: DiffSides<E>, then: &Path, now: &Path) -> Result<Option<String>, FsError> {
+    for change in Diff::of_sides(sides)? {
+        let change = change?;
+        let is_below = match &change.kind {
+            ChangeKind::Deleted => change.path.starts_with(then),
+            // The target may have another name now.
+            ChangeKind::Renamed(_) if change.path == now => !change.aspects().is_empty(),
+            ChangeKind::Renamed(from) => from.starts_with(then) || change.path.starts_with(now),
+            _ => change.path.starts_with(now),
+        };
+        // The filesystem changes the times of a directory itself; names in it are changes of their own.
+        let is_time_of_directory = change.kind == ChangeKind::Changed
+            && change.after.is_some_and(|after| after.kind == FileKind::Directory)
+            && change.aspects() == [Aspect::ModifiedTime];
+        if is_below && !is_time_of_directory {
+            return Ok(Some(change.path.to_string_lossy().into()));
+        }
+    }
+    Ok(None)
 }

@@ -4,7 +4,7 @@
 //! 1. The step is one commit: the tree gets its name or is changed, its attribute names what it shows, the
 //!    spool goes, and the receiver's snapshot is made of exactly that (`Transaction::snapshot_at_commit`).
 //! 2. An increment is applied only if the target is as the receiver's snapshot of the base shows it
-//!    (`check_unchanged`). A change beside the step comes after it, or makes the commit fail.
+//!    (`check_unchanged`). A change in it beside the step makes the commit fail (`check_at_commit`).
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ impl<E: Storage + SnapshotStore> Receiver<E> {
         let tx = fs.begin()?;
         let root = match is_full {
             true => self.place_tree(tx.files())?,
-            false => self.change_target(tx.files(), &state, &spool)?,
+            false => self.change_target(&tx, &state, &spool)?,
         };
         let kept_made = stamp(tx.snapshot_at_commit(&keeps_as)?);
         let received = Received {
@@ -175,16 +175,19 @@ impl<E: Storage + SnapshotStore> Receiver<E> {
     /// Carries out an increment in the target. Returns its root.
     fn change_target(
         &self,
-        files: &TxFs<E>,
+        tx: &Transaction<E>,
         state: &ReceiveState,
         spool: &Spool,
     ) -> Result<NodeRef, ReceiveError> {
-        self.check_unchanged()?;
+        let files = tx.files();
+        let checked = self.check_unchanged()?;
         let root = self.target.find(files).map_err(|_| ReceiveError::NoParent)?;
         let dir = self.spool_in(files)?;
         let stash = files.mkdir(&ROOT, &dir, STASH, NewMode::exact(0o700))?;
-        self.build(files, NodeRef::clone(&root), stash, state, spool)?;
-        remove_tree(files, &dir, STASH)?;
+        self.build(&**files, NodeRef::clone(&root), stash, state, spool)?;
+        remove_tree(&**files, &dir, STASH)?;
+        // The build may have taken long.
+        self.check_at_commit(tx, checked)?;
         Ok(root)
     }
 

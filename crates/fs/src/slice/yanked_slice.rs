@@ -161,6 +161,11 @@ impl YankedSlice {
         self.runs.len()
     }
 
+    /// Whether every run is a slice.
+    pub(crate) fn is_of_slices(&self) -> bool {
+        self.runs.iter().all(|run| matches!(run.source, YankedSource::Slice(..)))
+    }
+
     /// The part in a range of the value, clipped to its length.
     #[must_use]
     pub fn part(&self, range: Range<u64>) -> YankedSlice {

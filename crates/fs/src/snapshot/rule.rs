@@ -59,6 +59,36 @@ impl<E: Storage> Fs<E> {
         self.commit(&batch, Admit::Reserve)
     }
 
+    /// Changes the rule of this name, as it is now, and returns it; `None` if there is none any more. Durable
+    /// after the next sync.
+    ///
+    /// # Errors
+    /// `Damaged`, `ReadOnly`.
+    pub fn change_snapshot_rule(
+        &self,
+        name: &[u8],
+        change: impl FnOnce(&mut SnapshotRuleRecord),
+    ) -> Result<Option<SnapshotRuleRecord>, FsError> {
+        let _guard = self.enter_unrecorded();
+        let key = Key::SnapshotRule(self.volume, name).encode();
+        let _locked = self.engine.lock(&[&key]);
+        let mut value = Vec::new();
+        if !self.engine.get(&key, Seq::MAX, &mut value)? {
+            return Ok(None);
+        }
+        let before = SnapshotRuleRecord::decode(&value)?;
+        let mut rule = before;
+        change(&mut rule);
+        if rule != before {
+            value.clear();
+            rule.encode(&mut value);
+            let mut batch = Batch::new();
+            batch.put(&key, &value);
+            self.commit(&batch, Admit::Reserve)?;
+        }
+        Ok(Some(rule))
+    }
+
     /// Removes a rule. The snapshots that it made stay. Durable after the next sync.
     ///
     /// # Errors

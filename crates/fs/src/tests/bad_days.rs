@@ -121,6 +121,9 @@ fn what_cannot_be_read_of_a_file_is_listed_and_nothing_else() {
     let begun = lost.start..lost.start + 7;
     assert_eq!(fs.unreadable(&node, 5..begun.end).unwrap(), std::slice::from_ref(&begun));
     assert_eq!(fs.unreadable(&node, lost.end..4 * region).unwrap(), []);
+    // Ranges may end anywhere behind the end of the file.
+    assert_eq!(fs.unreadable(&node, u64::MAX - 9..u64::MAX).unwrap(), []);
+    assert_eq!(fs.unreadable(&node, 0..u64::MAX).unwrap(), std::slice::from_ref(&lost));
 }
 
 #[test]

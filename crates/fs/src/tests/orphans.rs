@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use warpfire_env::sync::Mutex;
+use warpfire_env::{Clock, Timestamp};
 use warpfire_format::fs::Key;
 use warpfire_meta::{Admit, Batch, Storage, Store};
 
-use super::{TestFs, engine, world_with};
+use super::{Engine, TestFs, Ticking, engine, world_with};
 use crate::acl::Caller;
-use crate::{Fs, FsError, FsOptions, NewMode, NodeRef};
+use crate::{Fs, FsError, FsOptions, NewMode, NodeRef, RenameMode};
 
 const ROOT: Caller<'static> = Caller::ROOT;
 
@@ -60,4 +62,53 @@ fn a_damaged_orphan_stops_no_sync_and_no_open() {
     let again = Fs::open(engine, clock, FsOptions::default()).unwrap();
     assert_eq!(again.statfs().unwrap().inodes, 2);
     again.sync().unwrap();
+}
+
+/// A clock that closes the engine at the next look at the time of leases, which is the first step of `reap`.
+struct ClosingClock {
+    ticking: Ticking,
+    closes: Mutex<Option<Arc<Engine>>>,
+}
+
+impl Clock for ClosingClock {
+    fn now(&self) -> Timestamp {
+        self.ticking.now()
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        let closes = self.closes.lock().take();
+        if let Some(engine) = closes {
+            engine.close().expect("it was open");
+        }
+        self.ticking.monotonic_nanos()
+    }
+}
+
+/// The removal of another caller's orphan failed, and calls whose name was gone answered that error.
+#[test]
+fn a_call_whose_commit_is_visible_does_not_fail_with_an_orphan_of_others() {
+    type Call = fn(&TestFs) -> Result<(), FsError>;
+    let calls: [Call; 3] = [
+        |fs| fs.unlink(&ROOT, &fs.root(), b"held"),
+        |fs| {
+            let (from, to) = ((&fs.root(), &b"new"[..]), (&fs.root(), &b"held"[..]));
+            fs.rename(&ROOT, from, to, RenameMode::Replace)
+        },
+        |fs| fs.remove_files(&ROOT, &fs.root(), None).map(drop),
+    ];
+    for (number, call) in calls.iter().enumerate() {
+        let (engine, _) = world_with();
+        let clock = Arc::new(ClosingClock { ticking: Ticking::default(), closes: Mutex::default() });
+        let fs = Fs::open(Arc::clone(&engine), clock.clone(), FsOptions::default()).unwrap();
+        drop(unlinked(&fs, 1));
+        let root = fs.root();
+        fs.create(&ROOT, &root, b"new", NewMode::exact(0o644)).unwrap();
+        let held = fs.create(&ROOT, &root, b"held", NewMode::exact(0o644)).unwrap();
+        *clock.closes.lock() = Some(engine);
+        let outcome = call(&fs);
+        assert!(clock.closes.lock().is_none(), "call {number} has not come to the orphans");
+        assert!(outcome.is_ok(), "call {number}: {outcome:?}");
+        assert_eq!(fs.getattr(&held).links, 0, "call {number}");
+        assert!(matches!(fs.reap(), Err(FsError::ReadOnly(_))), "the orphan is left");
+    }
 }

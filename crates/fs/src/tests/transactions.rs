@@ -455,6 +455,31 @@ fn a_commit_can_expect_versions() {
     assert_eq!(names(&fs), ["b"]);
 }
 
+/// Numbers of inodes mean other files in another pool.
+#[test]
+fn files_and_versions_of_another_pool_or_transaction_are_foreign() {
+    let ((_, _, fs), (_, _, other)) = (shared(), shared());
+    for (fs, content) in [(&fs, b"here"), (&other, b"else")] {
+        make(fs, "from", content);
+        make(fs, "to", b"");
+    }
+    let refused = |copied| assert!(matches!(copied, Err(FsError::ForeignFile)), "{copied:?}");
+    let (from, to) = (open(&fs, "from"), open(&fs, "to"));
+    refused(fs.copy_range(&ROOT, (&open(&other, "from"), 0), (&to, 0), 4));
+    refused(fs.copy_range(&ROOT, (&from, 0), (&open(&other, "to"), 0), 4));
+    let tx = fs.begin().unwrap();
+    refused(tx.files().copy_range(&ROOT, (&from, 0), (&open(tx.files(), "to"), 0), 4));
+    refused(fs.copy_range(&ROOT, (&open(tx.files(), "from"), 0), (&to, 0), 4));
+    assert_eq!(fs.copy_range(&ROOT, (&from, 0), (&to, 0), 4).unwrap(), 4);
+    drop(tx);
+    let tx = fs.begin().unwrap();
+    tx.expect_version(other.version(&open(&other, "from")).unwrap());
+    make(tx.files(), "new", b"");
+    let outcome = tx.commit();
+    assert!(matches!(outcome, Err(FsError::ForeignFile)), "{outcome:?}");
+    assert_eq!(names(&fs), ["from", "to"]);
+}
+
 #[test]
 fn times_of_directories_go_on_through_a_transaction() {
     let (engine, clock, fs) = shared();

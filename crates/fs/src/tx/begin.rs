@@ -41,7 +41,11 @@ pub struct Transaction<E: Storage> {
     pub(super) savepoints: Mutex<Savepoints>,
     pub(super) expected: Mutex<Vec<FileVersion>>,
     pub(super) snapshot: Mutex<Option<CommitSnapshot<E>>>,
+    pub(super) check: Mutex<Option<CommitCheck>>,
 }
+
+/// The last check of a commit; see [`Transaction::check_at_commit`].
+pub(super) type CommitCheck = Box<dyn FnOnce() -> Result<(), FsError> + Send>;
 
 impl<E: Storage> Fs<E> {
     /// Begins a transaction. It sees the filesystem as it is now, and its own changes.
@@ -82,6 +86,7 @@ impl<E: Storage> Fs<E> {
             savepoints: Mutex::default(),
             expected: Mutex::default(),
             snapshot: Mutex::new(None),
+            check: Mutex::new(None),
         })
     }
 
@@ -169,6 +174,13 @@ impl<E: Storage> Transaction<E> {
         let made = self.tx_fs.clock.now();
         *self.snapshot.lock() = Some(CommitSnapshot::named(name, stamp(made))?);
         Ok(made)
+    }
+
+    /// Lets the commit take place only if `check` succeeds. It is called alone in the base, when nothing else
+    /// can make the commit fail as a conflict. So it may read the engine of the base, and makes no call of
+    /// the base, which would wait for the commit. A commit that changes nothing does not call it.
+    pub(crate) fn check_at_commit(&self, check: impl FnOnce() -> Result<(), FsError> + Send + 'static) {
+        *self.check.lock() = Some(Box::new(check));
     }
 
     /// Ends the transaction without a commit. The base is unchanged, and the transaction's slices are

@@ -40,7 +40,7 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use warpfire_env::sync::atomic::Ordering;
 
 use warpfire_format::fs::{Attrs, Dentry, Inode, InodeTime, KeyBuf};
@@ -50,19 +50,30 @@ use warpfire_units::Seq;
 use super::begin::{Transaction, TxFs};
 use crate::error::FsError;
 use crate::fs::Fs;
-use crate::node::{NodeRef, PendingTimes, RecordLocation};
+use crate::node::{InodeCache, NodeRef, PendingTimes, RecordLocation};
 use crate::op::TransactionCounts;
 use crate::snapshot::{CommitSnapshot, SnapshotInfo};
 use crate::stamp::settle_attrs;
 use crate::volume::Claim;
 
 /// The version of a file at some time, for [`Transaction::expect_version`].
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct FileVersion {
     key: KeyBuf,
     at: Seq,
     path: Arc<str>,
+    /// That of its filesystem.
+    inode_cache: Weak<InodeCache>,
 }
+
+impl PartialEq for FileVersion {
+    fn eq(&self, other: &FileVersion) -> bool {
+        (&self.key, self.at, &self.path) == (&other.key, other.at, &other.path)
+            && Weak::ptr_eq(&self.inode_cache, &other.inode_cache)
+    }
+}
+
+impl Eq for FileVersion {}
 
 impl<E: Storage> Fs<E> {
     /// Counts of the ways in which transactions have ended.
@@ -86,12 +97,14 @@ impl<E: Storage> Fs<E> {
         let at = self.engine.seq(&snapshot);
         // The path needs the states of this node and of its ancestors, one at a time.
         drop(state);
-        Ok(FileVersion { key, at, path: self.path_of(node.ino(), b"").into() })
+        let path = self.path_of(node.ino(), b"").into();
+        Ok(FileVersion { key, at, path, inode_cache: Arc::downgrade(&self.inode_cache) })
     }
 }
 
 impl<E: Storage> Transaction<E> {
-    /// Lets the commit succeed only if the file is still at this version.
+    /// Lets the commit succeed only if the file is still at this version. A version of another pool, or of an
+    /// earlier open of this one, makes the commit fail as `ForeignFile`.
     pub fn expect_version(&self, version: FileVersion) {
         self.expected.lock().push(version);
     }
@@ -100,8 +113,8 @@ impl<E: Storage> Transaction<E> {
     ///
     /// # Errors
     /// `Conflict` if a call would answer otherwise now, or a file is no longer at an expected version; the
-    /// base is unchanged, and the program may begin again. `VolumeFull`, `NoSpace`, `ReadOnly`, `Damaged`:
-    /// the base is unchanged too.
+    /// base is unchanged, and the program may begin again. `ForeignFile` for an expected version of another
+    /// pool; `VolumeFull`, `NoSpace`, `ReadOnly`, `Damaged`: the base is unchanged too.
     pub fn commit(self) -> Result<(), FsError> {
         let base = Arc::clone(&self.base);
         let mut commit = self.begin_commit()?;
@@ -112,17 +125,16 @@ impl<E: Storage> Transaction<E> {
             }
         }
         drop(commit);
-        // Removes files that lost their last name in the transaction and that nobody holds. The commit has
-        // succeeded, so an error here is not its answer: the next call that reaps tries again.
-        let _ = base.reap();
+        // Removes files that lost their last name in the transaction and that nobody holds.
+        base.reap_after_commit();
         Ok(())
     }
 
     /// As `commit`, and durable on return.
     ///
     /// # Errors
-    /// As `commit`. `ReadOnly` also if the pool cannot make the commit durable: it is visible then, and a
-    /// crash may lose it.
+    /// As `commit`. `NoSpace` and `ReadOnly` also if the pool cannot make the commit durable: it is visible
+    /// then, and a crash may lose it. After `NoSpace` the next sync makes it durable.
     pub fn commit_durable(self) -> Result<(), FsError> {
         let base = Arc::clone(&self.base);
         self.commit()?;
@@ -135,6 +147,9 @@ impl<E: Storage> Fs<E> {
     /// record.
     pub(super) fn check_version(&self, version: &FileVersion) -> Result<(), FsError> {
         assert!(self.call_gate.is_entered(), "a version is checked alone in the base");
+        if !std::ptr::eq(version.inode_cache.as_ptr(), Arc::as_ptr(&self.inode_cache)) {
+            return Err(FsError::ForeignFile);
+        }
         let reads = ReadSet::new(version.at, [&version.key], []);
         let conflict = || FsError::Conflict { call: "expect a version", path: Arc::clone(&version.path) };
         // Compaction drops an old deletion, and the commit below would not see it.

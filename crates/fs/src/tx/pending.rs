@@ -231,6 +231,11 @@ impl<E: Storage> PendingCommit<E> {
                 Err(e) => return Err(e.into()),
             }
         }
+        // Once: the commit takes place now, or fails.
+        let check = self.tx.check.lock().take();
+        if let Some(check) = check {
+            check()?;
+        }
         // Here and not when the calls were made: nobody may see these changes with an earlier time than one
         // that was shown without them. Once, because what follows ends the commit.
         let at = stamp(base.clock.now());

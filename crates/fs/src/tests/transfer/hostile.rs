@@ -5,7 +5,10 @@ use warpfire_format::stream::{
     StreamSnapshot, put_frame,
 };
 
+use warpfire_meta::SliceStore;
+
 use super::*;
+use crate::tests::engine::{format, open};
 use crate::tests::world;
 use crate::transfer::StreamHasher;
 
@@ -138,6 +141,49 @@ fn a_target_that_was_changed_is_refused_and_one_that_was_changed_back_is_not() {
     assert!(matches!(receive(&other, "/moved", &next).unwrap_err(), ReceiveError::BaseDeleted(_)));
 }
 
+/// A change beside the last step, which the increment does not touch, would be in the receiver's snapshot,
+/// and later streams would not find it.
+#[test]
+fn a_target_that_is_changed_while_the_last_step_is_made_is_refused() {
+    let (source, other) = pair();
+    source.create_snapshot(b"empty").unwrap();
+    let copy = other.lookup(&ROOT, &other.root(), b"copy").unwrap();
+    receive(&other, "/copy", &stream(&source, Some("a"), "empty", "/")).unwrap();
+    source.create_file(&ROOT, &source.root(), b"new", NewMode::exact(0o600), b"new").unwrap();
+    source.create_snapshot(b"c").unwrap();
+    let changes = stream(&source, Some("empty"), "c", "/");
+    let all = picture(&*other, "/copy");
+    let is_file = |one: &Pictured| one.mode >> 12 == FileKind::Regular as u32 && one.links == 1;
+    let (path, _) = all.iter().find(|(_, one)| is_file(one)).unwrap();
+    let file = other.resolve(&ROOT, &copy, &path[1..], Follow::No).unwrap();
+    let beside = |change: &dyn Fn()| {
+        let mut receiver = other.receive(&target("/copy"), None)?;
+        receiver.feed(&changes)?;
+        receiver.finish(&|tx| {
+            change();
+            tx.commit()
+        })
+    };
+    let write = || _ = other.write(&ROOT, &file, Position::At(0), b"mine").unwrap();
+    let make = || _ = other.create_file(&ROOT, &copy, b"mine", NewMode::exact(0o600), b"").unwrap();
+    let refused = beside(&make).expect_err("a name was made");
+    assert_eq!(refused.to_string(), "the directory has changed since it was received: /copy/mine");
+    other.unlink(&ROOT, &copy, b"mine").unwrap();
+    other.abort_receive(&target("/copy")).unwrap();
+    // Changes elsewhere do not matter.
+    let elsewhere = || _ = other.create(&ROOT, &other.root(), b"else", NewMode::exact(0o600)).unwrap();
+    beside(&elsewhere).unwrap();
+    source.create_snapshot(b"d").unwrap();
+    let changes = stream(&source, Some("c"), "d", "/");
+    let mut receiver = other.receive(&target("/copy"), None).unwrap();
+    receiver.feed(&changes).unwrap();
+    let refused = receiver.finish(&|tx| {
+        write();
+        tx.commit()
+    });
+    assert!(matches!(refused, Err(ReceiveError::Changed(_))), "{refused:?}");
+}
+
 #[test]
 fn parts_of_streams_are_put_together_only_where_they_belong() {
     let (source, other) = pair();
@@ -175,13 +221,25 @@ fn attributes() -> FileAttributes {
 
 /// A full stream with these records, whatever they say, and this data.
 fn forged(records: &[StreamRecord<'_>], data: &[u8]) -> Vec<u8> {
-    let snapshot = StreamSnapshot { number: 5, made: Default::default(), name: b"forged".to_vec() };
-    let header =
-        StreamHeader { pool: pool(), snapshot, base: None, inodes: 0, file_bytes: 0, root: b"/".to_vec() };
+    forged_since(None, records, data)
+}
+
+/// As `forged`, since the snapshot with this number.
+fn forged_since(base: Option<u64>, records: &[StreamRecord<'_>], data: &[u8]) -> Vec<u8> {
+    let snapshot =
+        |number| StreamSnapshot { number, made: Default::default(), name: format!("forged{number}").into() };
+    let header = StreamHeader {
+        pool: pool(),
+        snapshot: snapshot(base.map_or(5, |base| base + 1)),
+        base: base.map(snapshot),
+        inodes: 0,
+        file_bytes: 0,
+        root: b"/".to_vec(),
+    };
     let mut out = Vec::new();
     put_frame(&mut out, FrameKind::Header, |out| header.encode(out));
-    if !data.is_empty() {
-        put_frame(&mut out, FrameKind::Data, |out| out.extend_from_slice(data));
+    for part in data.chunks(1 << 20) {
+        put_frame(&mut out, FrameKind::Data, |out| out.extend_from_slice(part));
     }
     put_frame(&mut out, FrameKind::Records, |out| {
         records.iter().for_each(|record| record.encode(out, &mut Vec::new()));
@@ -238,6 +296,76 @@ fn records_that_were_made_to_harm_reach_nothing_outside() {
     // A strange but possible file is made.
     let sparse = vec![made(FileKind::Regular, b"f", b"", vec![vast])];
     receive(&other, "/new", &forged(&sparse, b"")).unwrap();
+}
+
+#[test]
+fn an_increment_for_the_whole_pool_does_not_reach_the_streams_of_others() {
+    let (source, other) = (pair().0, Arc::new(world()));
+    receive(&other, "/", &forged(&[made(FileKind::Directory, b"d", b"", Vec::new())], b"")).unwrap();
+    let whole = stream(&source, None, "a", "/");
+    let mut receiver = other.receive(&target("/d/copy"), None).unwrap();
+    receiver.feed(&whole).unwrap();
+    drop(receiver);
+    let all = other.lookup(&ROOT, &other.root(), b".receive").unwrap();
+    let spool = other.readdir(&ROOT, &all, None, 9).unwrap().remove(0).name;
+    let attempts: Vec<Vec<StreamRecord<'_>>> = vec![
+        vec![
+            StreamRecord::Enter(b".receive"),
+            StreamRecord::Enter(&spool),
+            StreamRecord::Open(b"data"),
+            StreamRecord::Truncate(0),
+        ],
+        vec![StreamRecord::Open(b".receive"), StreamRecord::SetXattr { name: b"trusted.t", value: b"t" }],
+        vec![StreamRecord::Remove(b".receive")],
+        vec![StreamRecord::Stash { name: b".receive", number: 1, keeps: false }],
+        vec![
+            StreamRecord::Stash { name: b"d", number: 1, keeps: false },
+            StreamRecord::Place { name: b".receive", number: 1, is_last: true },
+        ],
+        vec![made(FileKind::Directory, b".receive", b"", Vec::new())],
+    ];
+    for (number, records) in attempts.iter().enumerate() {
+        let refused =
+            receive(&other, "/", &forged_since(Some(5), records, b"")).expect_err("it does not fit");
+        assert!(matches!(refused, ReceiveError::DoesNotFit(_)), "attempt {number}: {refused}");
+        assert!(other.abort_receive(&target("/")).unwrap());
+    }
+    receive(&other, "/d/copy", b"").unwrap();
+    same(
+        &picture(&*other, "/d/copy"),
+        &picture(&*source.open_snapshot(b"a").unwrap(), "/"),
+        "the other stream",
+    );
+}
+
+/// A file of so many pieces, each of which is the data from there on.
+fn repeated(data: &[u8], from: usize, count: usize) -> Vec<StreamRecord<'static>> {
+    let piece = Piece { len_bytes: (data.len() - from) as u64, source: PieceSource::Data(from as u64) };
+    vec![made(FileKind::Regular, b"f", b"", vec![piece; count])]
+}
+
+#[test]
+fn a_file_that_names_the_same_bytes_again_and_again_takes_no_more_room_than_they_do() {
+    let fs = Arc::new(open(format(), Fs::format));
+    // The end of the data is so short that it is inline in the spool's metadata.
+    let data: Vec<u8> = (0..(1 << 20) + 100_u32).map(|n| (n >> 7) as u8).collect();
+    receive(&fs, "/new", &forged(&repeated(&data, 100, 200), &data)).unwrap();
+    fs.delete_snapshot(b"forged5").unwrap();
+    let live = fs.engine().space().unwrap().live_bytes;
+    assert!(live < 8 << 20, "{live} bytes hold 200 times the same MiB");
+    let dir = fs.lookup(&ROOT, &fs.root(), b"new").unwrap();
+    let content = fs.read_file(&ROOT, &dir, b"f").unwrap();
+    assert!(content == data[100..].repeat(200), "{} bytes", content.len());
+}
+
+#[test]
+fn a_file_that_names_the_same_short_bytes_again_and_again_is_right() {
+    let (_, other) = pair();
+    let data: Vec<u8> = (0..20_000_u32).map(|n| (n % 251) as u8).collect();
+    receive(&other, "/new", &forged(&repeated(&data, 0, 500), &data)).unwrap();
+    let dir = other.lookup(&ROOT, &other.root(), b"new").unwrap();
+    let content = other.read_file(&ROOT, &dir, b"f").unwrap();
+    assert!(content == data.repeat(500), "{} bytes", content.len());
 }
 
 #[test]
