@@ -75,7 +75,7 @@ pub(super) struct Attach<'s, E: Storage> {
 #[derive(PartialEq, Eq)]
 enum Visit {
     GoesOn,
-    /// The file was long: its bytes were read with other pins.
+    /// The file was long: its bytes were read with other pins, and that of the visit may have ended.
     ReadsAgain,
 }
 
@@ -189,7 +189,7 @@ impl<'s, E: Storage> Attach<'s, E> {
                     Some(record) => self.visit_name(level, &name, &record, before)?,
                     None => level.has_new_names |= before.is_some(),
                 }
-                self.writer.unpin();
+                self.writer.unpin()?;
             }
             let Some(last) = keys.last().filter(|_| keys.len() == NAMES_AT_ONCE) else { break };
             start.clear();
@@ -216,7 +216,7 @@ impl<'s, E: Storage> Attach<'s, E> {
                     self.visit_name(level, &way.1, &record, before)?;
                 }
             }
-            self.writer.unpin();
+            self.writer.unpin()?;
             last = Some(way);
         }
     }
@@ -289,12 +289,14 @@ impl<'s, E: Storage> Attach<'s, E> {
                 if is_receive_directory(dir, name) {
                     continue;
                 }
-                if self.visit_new_name(level, name, entry.value)? == Visit::ReadsAgain {
+                // With parts that wait, the pin ends too.
+                let visit = self.visit_new_name(level, name, entry.value)?;
+                if visit == Visit::ReadsAgain || self.writer.has_waiting() {
                     next = Some(entry.key);
                     break;
                 }
             }
-            self.writer.unpin();
+            self.writer.unpin()?;
             let last = next.or_else(|| page.iter().next_back().filter(|_| page.more).map(|last| last.key));
             let Some(last) = last else { return Ok(()) };
             start.clear();

@@ -87,6 +87,8 @@ impl<E: Storage> Attach<'_, E> {
         let size = inode.attrs.size_bytes;
         let mut made = Some(made);
         let mut done = 0;
+        // This may take long. The names around are read again after it.
+        self.writer.drop_pins()?;
         let (mut start, end) = region_range(inode.ino, 0);
         let mut page = ScanPage::default();
         loop {
@@ -114,7 +116,7 @@ impl<E: Storage> Attach<'_, E> {
                 )?;
                 done = at + u64::from(len);
             }
-            self.writer.unpin();
+            self.writer.unpin()?;
             let Some(last) = page.iter().next_back().filter(|_| page.more) else { break };
             start.clear();
             start.extend_from_slice(last.key);
@@ -211,6 +213,8 @@ impl<E: Storage> Attach<'_, E> {
             next = 1;
         }
         let end = region_range(is.ino, 0).1;
+        // As in `put_regions`.
+        self.writer.drop_pins()?;
         loop {
             let start = region_key(is.ino, next);
             let keys = self.trees.sides.changed(&start, Some(&end), REGIONS_AT_ONCE)?;
@@ -218,7 +222,7 @@ impl<E: Storage> Attach<'_, E> {
                 if let Key::Region(_, _, index) = Key::decode(key)? {
                     self.writer.pin(&self.trees.sides)?;
                     self.put_changed_region(name, was, is, index, is_open)?;
-                    self.writer.unpin();
+                    self.writer.unpin()?;
                     next = index + 1;
                 }
             }

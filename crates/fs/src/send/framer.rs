@@ -3,10 +3,13 @@
 //! A part goes through three hands, each of which may be a thread of its own: the walk makes it, `Fs::fill`
 //! reads the bytes of files into it, and the framer hashes it.
 
+use std::sync::Arc;
+
 use warpfire_format::stream::{
     FRAME_PAYLOAD_BYTES_MAX, FrameKind, StreamEnd, StreamHeader, StreamMark, put_frame,
 };
-use warpfire_meta::{Pin, SliceRead, Storage};
+use warpfire_meta::{SliceRead, Storage};
+use warpfire_slices::SliceHold;
 use warpfire_units::SlicePtr;
 
 use super::SentStream;
@@ -24,8 +27,8 @@ pub struct StreamData {
     pub(super) bytes: Vec<u8>,
     /// Slices, with their places in `bytes`, rising.
     pub(super) unread: Vec<(SlicePtr, usize)>,
-    /// Keep the slices where they are until they are read.
-    pub(super) pins: Vec<Pin>,
+    /// Keep the bytes of the slices until they are read.
+    pub(super) holds: Vec<Arc<SliceHold>>,
 }
 
 /// A part of a stream.
@@ -155,10 +158,12 @@ impl<E: Storage> Fs<E> {
             });
             let fits = fitting.count().max(1);
             let (now, later) = std::mem::take(&mut rest).split_at_mut(fits);
+            // Held bytes may have moved: they are found and read under one pin.
+            let _pin = self.engine.pin()?;
             self.engine.read(now)?;
             rest = later;
         }
-        data.pins.clear();
+        data.holds.clear();
         Ok(())
     }
 }

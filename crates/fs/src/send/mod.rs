@@ -176,7 +176,8 @@ impl<E: Storage + SnapshotStore> Fs<E> {
             file_bytes: order.snapshot.file_bytes,
             root: order.root.to_vec(),
         };
-        let writer = StreamWriter::begin(sink, header, order.continued_at, order.mark_bytes)?;
+        let writer =
+            StreamWriter::begin(sink, self.engine.holder(), header, order.continued_at, order.mark_bytes)?;
         let (trees, writer) = match trees.has_base() {
             true => Detach::new(trees, writer).run()?,
             false => (trees, writer),

@@ -7,16 +7,21 @@
 //!    each mark depends only on the records and data before it, and a stream that is continued at a mark is
 //!    the same as the rest of one that was not cut.
 //! 3. Until the mark at which a stream is continued, nothing is read and nothing is written (`skips`).
-//! 4. Each part with slices to read has every pin that was held when a pointer to one of them was read: those
-//!    of visits that go on, and those of visits that have ended since the last such part (`put_data`).
+//! 4. Each part with slices to read holds them. It takes the hold under a pin from before the pointers were
+//!    read, and cleaning moves held bytes (`put_data`).
+//! 5. The sink takes a part only while no visit has a pin: it may block for as long as somebody reads the
+//!    stream slowly, and a pin keeps the log from freeing segments. Parts that are made in a visit wait for
+//!    its end, and a visit ends soon after it has made one (`has_waiting`, `drop_pins`).
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use warpfire_format::fs::{Extent, ExtentSource};
 use warpfire_format::stream::{
     Piece, PieceSource, RECORD_DATA_BYTES_MAX, StreamHeader, StreamMark, StreamRecord,
 };
 use warpfire_meta::{Pin, Storage};
+use warpfire_slices::{SliceHold, SliceHolder};
 use warpfire_units::SlicePtr;
 
 use super::SendError;
@@ -41,15 +46,20 @@ pub(super) type StreamSink<'s> = &'s mut dyn FnMut(StreamPart) -> ControlFlow<()
 /// Writes the parts of one stream.
 pub(super) struct StreamWriter<'s> {
     sink: StreamSink<'s>,
+    holder: Arc<dyn SliceHolder>,
+    /// Parts for the sink, until no visit has a pin.
+    waiting: Vec<StreamPart>,
     records: Vec<u8>,
     scratch: Vec<u8>,
     data: Vec<u8>,
-    /// Slices to be read into `data`, with their places there.
+    /// Slices to be read into `data`, with their places there, and their holds: all but those that were
+    /// placed since `held`.
     unread: Vec<(SlicePtr, usize)>,
-    /// The pins of visits that go on, the innermost last.
-    pins: Vec<Pin>,
-    /// The pins of visits that have ended and have left something in `unread`.
-    ended_pins: Vec<Pin>,
+    holds: Vec<Arc<SliceHold>>,
+    /// How many of `unread` have a hold.
+    held: usize,
+    /// The pins of visits that go on, the innermost last; `None` for one that has dropped its own.
+    pins: Vec<Option<Pin>>,
     record_count: u64,
     position: u64,
     made: u64,
@@ -64,18 +74,22 @@ impl<'s> StreamWriter<'s> {
     /// Begins a stream, or continues one at a mark.
     pub(super) fn begin(
         sink: StreamSink<'s>,
+        holder: Arc<dyn SliceHolder>,
         header: StreamHeader,
         continued_at: Option<StreamMark>,
         mark_bytes: u64,
     ) -> Result<StreamWriter<'s>, SendError> {
         let mut writer = StreamWriter {
             sink,
+            holder,
+            waiting: Vec::new(),
             records: Vec::new(),
             scratch: Vec::new(),
             data: Vec::new(),
             unread: Vec::new(),
+            holds: Vec::new(),
+            held: 0,
             pins: Vec::new(),
-            ended_pins: Vec::new(),
             record_count: 0,
             position: 0,
             made: 0,
@@ -92,10 +106,28 @@ impl<'s> StreamWriter<'s> {
     }
 
     fn put(&mut self, part: StreamPart) -> Result<(), SendError> {
-        match (self.sink)(part) {
+        self.waiting.push(part);
+        self.pass_on()
+    }
+
+    fn has_pin(&self) -> bool {
+        self.pins.iter().any(Option::is_some)
+    }
+
+    /// Passes on what waits, if no visit has a pin.
+    fn pass_on(&mut self) -> Result<(), SendError> {
+        if self.has_pin() {
+            return Ok(());
+        }
+        match self.waiting.drain(..).try_for_each(&mut *self.sink) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(SendError::Stopped),
         }
+    }
+
+    /// Whether parts wait for the end of the visit.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Adds a record.
@@ -148,32 +180,47 @@ impl<'s> StreamWriter<'s> {
 
     /// Begins a visit: pointers that are read from now on may be placed until `unpin` ends it.
     pub(super) fn pin<E: Storage>(&mut self, sides: &DiffSides<E>) -> Result<(), SendError> {
-        self.pins.push(sides.pin()?);
+        self.pins.push(Some(sides.pin()?));
         Ok(())
     }
 
     /// Ends the innermost visit.
-    pub(super) fn unpin(&mut self) {
+    pub(super) fn unpin(&mut self) -> Result<(), SendError> {
+        self.hold()?;
         let ended = self.pins.pop();
         debug_assert!(ended.is_some(), "a visit that ends has begun");
-        if !self.unread.is_empty() {
-            self.ended_pins.extend(ended);
+        drop(ended);
+        self.pass_on()
+    }
+
+    /// Ends the pins of all visits that go on: they place nothing more that they have read.
+    pub(super) fn drop_pins(&mut self) -> Result<(), SendError> {
+        self.hold()?;
+        self.pins.iter_mut().for_each(|pin| drop(pin.take()));
+        self.pass_on()
+    }
+
+    /// Holds the slices that were placed since the last call.
+    fn hold(&mut self) -> Result<(), SendError> {
+        let placed: Vec<SlicePtr> = self.unread.iter().skip(self.held).map(|(slice, _)| *slice).collect();
+        if placed.is_empty() {
+            return Ok(());
         }
+        debug_assert!(self.has_pin(), "slices are placed under a pin");
+        self.holds.push(SliceHold::take(&self.holder, placed)?);
+        self.held = self.unread.len();
+        Ok(())
     }
 
     fn put_data(&mut self) -> Result<(), SendError> {
         if self.data.is_empty() {
             return Ok(());
         }
-        debug_assert!(
-            self.unread.is_empty() || !self.pins.is_empty() || !self.ended_pins.is_empty(),
-            "slices are placed under a pin"
-        );
+        self.hold()?;
+        self.held = 0;
         let bytes = std::mem::replace(&mut self.data, Vec::with_capacity(READ_TOGETHER_BYTES));
-        let unread = std::mem::take(&mut self.unread);
-        let mut pins = std::mem::take(&mut self.ended_pins);
-        pins.extend(self.pins.iter().cloned());
-        self.put(StreamPart::Data(StreamData { bytes, unread, pins }))
+        let (unread, holds) = (std::mem::take(&mut self.unread), std::mem::take(&mut self.holds));
+        self.put(StreamPart::Data(StreamData { bytes, unread, holds }))
     }
 
     /// Adds the bytes of an extent to the stream, unless it has them, and appends their pieces. Its record
