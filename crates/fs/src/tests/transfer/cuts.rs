@@ -5,6 +5,7 @@ use warpfire_log::{MemLog, MemLogOptions, RecoveredLog};
 use super::*;
 use crate::tests::engine::{LogEngine, format, open};
 use crate::tests::world;
+use crate::{StreamFramer, StreamPart};
 
 /// A tree of some 40 MiB, in which bytes are shared.
 pub(super) fn large<S: Storage>(fs: &Fs<S>) {
@@ -105,6 +106,20 @@ fn bytes_that_moved_since_a_mark_are_sent_again_and_right() {
     same(&picture(&*other, "/copy"), &wanted, "after a compaction");
 }
 
+/// The stream of parts, of which the files are read now.
+fn stream_of<E: Storage>(fs: &Fs<E>, parts: Vec<StreamPart>) -> Vec<u8> {
+    let (mut framer, mut stream) = (StreamFramer::default(), Vec::new());
+    for mut part in parts {
+        assert!(fs.fill(&mut part).is_ok());
+        let framed = framer.frame(&part, |frame| {
+            stream.extend_from_slice(frame);
+            Ok::<(), ()>(())
+        });
+        assert_eq!(framed, Ok(()));
+    }
+    stream
+}
+
 /// The walk may be far ahead of the reads. Each part holds its slices, which cleaning moves.
 #[test]
 fn parts_that_wait_are_read_right_after_their_files_are_gone_and_their_segments_are_cleaned() {
@@ -113,16 +128,8 @@ fn parts_that_wait_are_read_right_after_their_files_are_gone_and_their_segments_
     let snapshot = fs.create_snapshot(b"s").unwrap();
     fs.sync().unwrap();
     let whole = stream(&fs, None, "s", "/");
-    let order = SendOrder {
-        pool: pool(),
-        snapshot: &snapshot,
-        base: None,
-        root: b"/",
-        continued_at: None,
-        mark_bytes: STREAM_MARK_BYTES,
-    };
     let mut parts = Vec::new();
-    fs.send_parts(&order, &mut |part| {
+    fs.send_parts(&whole_order(&snapshot), &mut |part| {
         parts.push(part);
         ControlFlow::Continue(())
     })
@@ -147,17 +154,7 @@ fn parts_that_wait_are_read_right_after_their_files_are_gone_and_their_segments_
         fs.sync().unwrap();
         fs.engine().reclaim_all().unwrap();
     }
-    let (mut framer, mut late) = (crate::StreamFramer::default(), Vec::new());
-    for mut part in parts {
-        fs.fill(&mut part).unwrap();
-        framer
-            .frame(&part, |frame| {
-                late.extend_from_slice(frame);
-                Ok::<(), ()>(())
-            })
-            .unwrap();
-    }
-    assert!(late == whole, "the parts are those of the stream that did not wait");
+    assert!(stream_of(&fs, parts) == whole, "the parts are those of the stream that did not wait");
 }
 
 /// Whoever reads the stream may be slow, and programs go on writing.
@@ -174,17 +171,9 @@ fn a_sink_that_takes_long_keeps_no_segment_from_being_freed() {
     fs.sync().unwrap();
     let whole = stream(&fs, None, "s", "/");
     let other = fs.create(&ROOT, &fs.root(), b"other", NewMode::exact(0o600)).unwrap();
-    let order = SendOrder {
-        pool: pool(),
-        snapshot: &snapshot,
-        base: None,
-        root: b"/",
-        continued_at: None,
-        mark_bytes: STREAM_MARK_BYTES,
-    };
     let mut parts = Vec::new();
     let mut written = 0;
-    let sent = fs.send_parts(&order, &mut |part| {
+    let sent = fs.send_parts(&whole_order(&snapshot), &mut |part| {
         parts.push(part);
         for _ in 0..2 {
             written += 4 << 20;
@@ -197,16 +186,7 @@ fn a_sink_that_takes_long_keeps_no_segment_from_being_freed() {
     });
     sent.unwrap();
     assert!(written > 128 << 20, "{written} bytes: more than the log has");
-    let (mut framer, mut late) = (crate::StreamFramer::default(), Vec::new());
-    for mut part in parts {
-        fs.fill(&mut part).unwrap();
-        let frame = framer.frame(&part, |frame| {
-            late.extend_from_slice(frame);
-            Ok::<(), ()>(())
-        });
-        frame.unwrap();
-    }
-    assert!(late == whole, "the parts are those of the stream that did not wait");
+    assert!(stream_of(&fs, parts) == whole, "the parts are those of the stream that did not wait");
 }
 
 /// What a crash may leave: the old tree or the new one.

@@ -18,7 +18,7 @@ use crate::acl::{Acl, AclEntry, AclTag, Caller, Perm, XATTR_ACCESS, XATTR_DEFAUL
 use crate::{
     AllocMode, FileKind, Follow, Fs, FsError, NewMode, NodeRef, Position, ReceiveError, ReceiveTarget,
     ReceivedTree, Receiver, RenameMode, STREAM_MARK_BYTES, Seek, SendBase, SendOrder, SentStream, SetAttr,
-    SetTime, XattrMode,
+    SetTime, SnapshotInfo, XattrMode,
 };
 
 const ROOT: Caller<'static> = Caller::ROOT;
@@ -136,12 +136,10 @@ fn send<E: Storage + SnapshotStore>(
     let base = base.filter(|_| bookmark.is_none()).map(|base| fs.snapshot(base.as_bytes()).unwrap());
     let snapshot = fs.snapshot(snapshot.as_bytes()).unwrap();
     let order = SendOrder {
-        pool: pool(),
-        snapshot: &snapshot,
         base: base.as_ref().map(SendBase::Snapshot).or(bookmark.as_ref().map(SendBase::Bookmark)),
         root: root.as_bytes(),
         continued_at,
-        mark_bytes: STREAM_MARK_BYTES,
+        ..whole_order(&snapshot)
     };
     let mut out = Vec::new();
     let sent = fs.send(&order, &mut |bytes| {
@@ -151,6 +149,18 @@ fn send<E: Storage + SnapshotStore>(
     let sent = sent.unwrap();
     assert_eq!(sent.written_bytes, out.len() as u64);
     (out, sent)
+}
+
+/// The order to send a snapshot whole.
+fn whole_order(snapshot: &SnapshotInfo) -> SendOrder<'_> {
+    SendOrder {
+        pool: pool(),
+        snapshot,
+        base: None,
+        root: b"/",
+        continued_at: None,
+        mark_bytes: STREAM_MARK_BYTES,
+    }
 }
 
 fn target(path: &str) -> ReceiveTarget {
